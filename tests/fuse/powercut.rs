@@ -1,10 +1,12 @@
 //! `folio powercut`: what is lost is found, and nothing else.
 
+use crate::support::require::root;
 use crate::support::requires;
 use crate::support::tools::{command, fsck, text};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Output;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const FOLIO: &str = env!("CARGO_BIN_EXE_folio");
@@ -20,6 +22,7 @@ const SETUP: &str = "echo old > $MNT/config";
 fn powercut(folder: &TempDir, words: &[&str]) -> Output {
     let mut folio = command(FOLIO);
     folio.current_dir(folder.path()).arg("powercut").args(words);
+    folio.env("TMPDIR", folder.path());
     folio.output().unwrap()
 }
 
@@ -37,6 +40,29 @@ fn assert_ends(output: &Output, code: i32, words: &[&str]) {
     assert_eq!(output.status.code(), Some(code), "{printed}");
     for word in words {
         assert!(printed.contains(word), "{word:?} is not in:\n{printed}");
+    }
+}
+
+/// Asserts that neither mounts nor loop devices of the commands in this folder are left.
+#[track_caller]
+fn assert_unmounted(folder: &TempDir) {
+    let name = folder.path().file_name().unwrap().to_str().unwrap();
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains(name), "{mounts}");
+    // On a detached mount the kernel names only the path inside.
+    let is_left = |file: &String| file.contains(name) || file.starts_with("/disk.img");
+    // The device of another test may be there for a moment.
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        let devices = fs::read_dir("/sys/block").into_iter().flatten();
+        let files = devices.map(|device| device.unwrap().path().join("loop/backing_file"));
+        let files = files.filter_map(|file| fs::read_to_string(file).ok());
+        let left: Vec<_> = files.filter(is_left).collect();
+        if left.is_empty() {
+            return;
+        }
+        assert!(Instant::now() < end, "loop devices are left: {left:?}");
+        std::thread::yield_now();
     }
 }
 
@@ -224,10 +250,8 @@ fn mistakes_are_explained() {
     for file in ["pid", "pid.err"] {
         fs::remove_file(folder.path().join(file)).unwrap();
     }
-    // No mount is left.
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    assert!(!mounts.contains("folio-powercut-"), "{mounts}");
-    assert!(saved(&folder).is_empty() && Path::new("/").exists());
+    assert_unmounted(&folder);
+    assert_eq!(saved(&folder), Vec::<PathBuf>::new());
 }
 
 /// Saves numbers: overwrites a file, calls fsync(2), and says so; `on_error` follows a failed call.
@@ -348,30 +372,62 @@ fn fault_that_does_not_occur_is_an_error() {
     assert_ends(&found, 1, &["the program makes no such call"]);
     let found = counted(&folder, "true", &["--fault", "eio@read"]);
     assert_ends(&found, 2, &["eio@fsync:3"]);
+    // The runs with a fault make fewer calls than the first run, without one.
+    let each = ["--fault", "eio@fsync", "--cuts", "10"];
+    let once = "[ -e once ] || sync $MNT/count; touch once";
+    let found = counted(&folder, once, &each);
+    assert_ends(&found, 1, &["eio@fsync:all: no run made the call"]);
+    let fewer = "sync $MNT/count; [ -e twice ] || sync $MNT/count; touch twice";
+    let found = counted(&folder, fewer, &each);
+    assert_ends(&found, 0, &["eio@fsync:1", "1 of 2 runs made fewer calls"]);
+}
+
+#[test]
+fn program_that_repeats_failed_call_is_killed() {
+    requires!(fuse);
+    let folder = TempDir::new().unwrap();
+    let repeats = "until sync $MNT/count; do sleep 0.1; done";
+    let words = ["--fault", "eio@fsync:1..", "--for", "1s", "--cuts", "5"];
+    let found = counted(&folder, repeats, &words);
+    let words = ["eio@fsync:1..: the program failed (killed after 1s)"];
+    assert_ends(&found, 0, &words);
+}
+
+#[test]
+fn kernel_without_root_is_a_usage_error() {
+    if root().met().is_ok() {
+        return;
+    }
+    let folder = TempDir::new().unwrap();
+    let found = rename(&folder, OLD_OR_NEW, &["--compare", "--kernel"]);
+    assert_ends(&found, 2, &["--kernel: run as root"]);
 }
 
 /// Runs a program that prints the names of logs in `db` which it has stored.
-fn logs(program: &str, words: &[&str]) -> Output {
-    let folder = TempDir::new().unwrap();
+fn logs(folder: &TempDir, program: &str, words: &[&str]) -> Output {
     let check = "for n in $(cat $ACKED); do grep -qx $n $MNT/db/*.log || \
                  { echo $n is lost; exit 1; }; done";
     let mut all = vec!["--size", "16M", "--cuts", "60", "--setup", "mkdir $MNT/db"];
     all.extend(["--run", program, "--check", check]);
     all.extend(words);
-    powercut(&folder, &all)
+    powercut(folder, &all)
 }
 
 /// On ext4, fsync(2) of a new file stores its name, too; of a renamed one the old name.
 #[test]
 fn new_log_vanishes_without_directory_fsync() {
     requires!(fuse);
-    let program = |rotate: &str| format!("for n in 1 2 3; do {rotate}; echo $n; done; sleep 0.1");
+    let folder = TempDir::new().unwrap();
+    let run = |rotate: &str| {
+        let program = format!("for n in 1 2 3; do {rotate}; echo $n; done; sleep 0.1");
+        logs(&folder, &program, &[])
+    };
     let created = "echo $n > $MNT/db/$n.log; sync $MNT/db/$n.log";
-    assert_ends(&logs(&program(created), &[]), 0, &[" 0 failed the check"]);
+    assert_ends(&run(created), 0, &[" 0 failed the check"]);
     let renamed = "echo $n > $MNT/db/tmp; sync $MNT/db/tmp; mv $MNT/db/tmp $MNT/db/$n.log";
-    assert_ends(&logs(&program(renamed), &[]), 1, &["is lost"]);
+    assert_ends(&run(renamed), 1, &["is lost"]);
     let synced = format!("{renamed}; sync $MNT/db");
-    assert_ends(&logs(&program(&synced), &[]), 0, &[" 0 failed the check"]);
+    assert_ends(&run(&synced), 0, &[" 0 failed the check"]);
 }
 
 #[test]
@@ -379,12 +435,13 @@ fn kernel_ext4_loses_what_folio_loses() {
     requires!(root, loop_devices, fuse, file_system("ext4"));
     let renamed = "for n in 1 2 3; do echo $n > $MNT/db/tmp; sync $MNT/db/tmp; \
                    mv $MNT/db/tmp $MNT/db/$n.log; SYNC echo $n; done; sleep 0.1";
-    let found = logs(&renamed.replace("SYNC", ""), &["--kernel"]);
+    let folder = TempDir::new().unwrap();
+    let found = logs(&folder, &renamed.replace("SYNC", ""), &["--kernel"]);
     assert_ends(&found, 1, &["is lost", "first: after write "]);
     let synced = renamed.replace("SYNC", "sync $MNT/db;");
-    assert_ends(&logs(&synced, &["--kernel"]), 0, &[" 0 failed the check"]);
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    assert!(!mounts.contains("folio-powercut-"), "{mounts}");
+    let clean = logs(&folder, &synced, &["--kernel"]);
+    assert_ends(&clean, 0, &[" 0 failed the check"]);
+    assert_unmounted(&folder);
 }
 
 /// Blocks of a removed file get a new file, whose size is stored before its bytes.

@@ -16,6 +16,8 @@ mod mount_options;
 mod paths;
 mod speed;
 mod stress;
+#[path = "../support/mod.rs"]
+mod support;
 mod vectored;
 mod writeback;
 mod xattrs;

@@ -1,18 +1,31 @@
 //! Writeback errors of failing and full devices are reported, and written data is not lost.
 
+use crate::support::requires;
+use crate::support::tools::{fsck, mke2fs};
 use crate::{CREATE, READ, fails, read};
-use folio::block::MemoryDevice;
-use folio::ext4::{self, FormatOptions};
+use folio::block::{Device, MemoryDevice};
+use folio::ext4::{self, CheckOptions, FormatOptions};
 use folio::syscall::Credentials;
 use folio::testing::{FaultDevice, FaultKind, FaultWhen};
 use folio::vfs::MountOptions;
 use folio::{Errno, Kernel, KernelOptions, Process};
+use std::fs;
 use std::sync::Arc;
 
 /// Returns an ext4 on a device that can fail.
 fn disk(cache_bytes: u64, background_writeback: bool) -> (Arc<FaultDevice>, Arc<Kernel>, Process) {
-    let device = Arc::new(FaultDevice::new(Arc::new(MemoryDevice::new(64 << 20)), 1));
-    ext4::format(&*device, &FormatOptions::default()).unwrap();
+    let device = MemoryDevice::new(64 << 20);
+    ext4::format(&device, &FormatOptions::default()).unwrap();
+    mounted(device, cache_bytes, background_writeback)
+}
+
+/// Mounts the file system on `device` so that the device can fail.
+fn mounted(
+    device: MemoryDevice,
+    cache_bytes: u64,
+    background_writeback: bool,
+) -> (Arc<FaultDevice>, Arc<Kernel>, Process) {
+    let device = Arc::new(FaultDevice::new(Arc::new(device), 1));
     let kernel = Kernel::new(KernelOptions {
         cache_bytes,
         background_writeback,
@@ -78,8 +91,30 @@ fn failed_writeback_is_reported_once_per_open_file() {
 /// As in Linux: what a failed fsync(2) could not write is never written, though it is still read.
 #[test]
 fn lost_write_is_reported_once_and_not_repeated() {
+    lose_writes(disk(16 << 20, false));
+}
+
+/// A block map cannot store that a block is unwritten.
+#[test]
+fn lost_write_on_ext3_leaks_no_blocks() {
+    requires!(tool("mke2fs"), tool("e2fsck"));
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("ext3.img");
+    mke2fs(&image, "16M", &["-t", "ext3", "-b", "1024"]);
+    let mut bytes = fs::read(&image).unwrap();
+    let device = MemoryDevice::new(bytes.len() as u64);
+    device.write_at(&bytes, 0).unwrap();
+    let device = lose_writes(mounted(device, 16 << 20, false));
+    device.read_at(&mut bytes, 0).unwrap();
+    fs::write(&image, bytes).unwrap();
+    fsck(&image);
+}
+
+/// Loses writes on a disk, then checks the file system and its files. Returns its device.
+fn lose_writes(
+    (device, kernel, p): (Arc<FaultDevice>, Arc<Kernel>, Process),
+) -> Arc<dyn Device> {
     use folio::syscall::SyncFileRange;
-    let (device, kernel, p) = disk(16 << 20, false);
     let one = p.open("/disk/old", CREATE, 0o644).unwrap();
     p.write(one, &[1; 10_000]).unwrap();
     p.fsync(one).unwrap();
@@ -88,32 +123,44 @@ fn lost_write_is_reported_once_and_not_repeated() {
     let fresh = p.open("/disk/fresh", CREATE, 0o644).unwrap();
     p.write(fresh, &[3; 5000]).unwrap();
     let third = p.open("/disk/fresh", READ, 0).unwrap();
+    let sparse = p.open("/disk/sparse", CREATE, 0o644).unwrap();
+    p.ftruncate(sparse, 100_000).unwrap();
+    p.fsync(sparse).unwrap();
+    p.pwrite(sparse, &[4; 5000], 50_000).unwrap();
     device.lose_writes_in(|| {
-        let data = SyncFileRange::WRITE;
-        p.sync_file_range(third, 0, 0, data).unwrap();
-        p.sync_file_range(two, 0, 0, data).unwrap();
+        for fd in [third, two, sparse] {
+            p.sync_file_range(fd, 0, 0, SyncFileRange::WRITE).unwrap();
+        }
     });
-    assert!(device.failed() >= 2);
-    for fd in [one, two, fresh] {
+    assert!(device.failed() >= 3);
+    for fd in [one, two, fresh, sparse] {
         fails! { p.fsync(fd) => IO }
         p.fsync(fd).unwrap();
     }
     assert!(read(&p, "/disk/old") == [2; 10_000], "it is in memory");
-    for fd in [one, two, fresh, third] {
+    for fd in [one, two, fresh, third, sparse] {
         p.close(fd).unwrap();
     }
     drop(p);
     kernel.unmount("/disk").unwrap();
+    let device: Arc<dyn Device> = device;
+    let mut findings = Vec::new();
+    ext4::check(&device, &CheckOptions::default(), &mut findings).unwrap();
+    assert!(findings.is_empty(), "{findings:?}");
     let kernel = Kernel::new(KernelOptions::default());
     let p = kernel.process(Credentials::root());
     kernel
-        .mount_ext4(device, "/", &MountOptions::default())
+        .mount_ext4(device.clone(), "/", &MountOptions::default())
         .unwrap();
     assert!(
         read(&p, "/old") == [1; 10_000],
         "the disk has the old bytes"
     );
     assert!(read(&p, "/fresh") == [0; 5000], "no bytes of other files");
+    assert!(read(&p, "/sparse") == [0; 100_000], "a hole");
+    drop(p);
+    kernel.unmount("/").unwrap();
+    device
 }
 
 #[test]

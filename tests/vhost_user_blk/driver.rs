@@ -9,6 +9,7 @@ use folio::block::{self, OpenOptions};
 use folio_export::vhost_user_blk::client::{Done, Queue, Slot};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::ScopedJoinHandle;
 use tempfile::TempDir;
 
 const QUEUES: usize = 16;
@@ -215,8 +216,9 @@ impl Orders<'_> {
         self.image.with_extension(format!("{}.qcow2", self.round))
     }
 
-    /// Gives an order each time that a part of the `total` requests is made.
-    fn run(&self, made: &AtomicUsize, total: usize) {
+    /// Gives an order each time that a part of the `total` requests is made, or once the requests
+    /// have ended, as after a crash of the server: the order then fails, and the test with it.
+    fn run(&self, made: &AtomicUsize, total: usize, have_ended: impl Fn() -> bool) {
         let fork = self.fork_path();
         let snapshot = format!("round{}", self.round);
         let orders: [&[&str]; 4] = [
@@ -226,7 +228,7 @@ impl Orders<'_> {
             &["compact"],
         ];
         for (index, words) in orders.iter().enumerate() {
-            while made.load(Ordering::Relaxed) < total * (index + 1) / 6 {
+            while made.load(Ordering::Relaxed) < total * (index + 1) / 6 && !have_ended() {
                 std::thread::yield_now();
             }
             self.give(words);
@@ -281,15 +283,17 @@ fn run_queues(image: &Path, initial: Content) {
         });
         let made = AtomicUsize::new(0);
         std::thread::scope(|scope| {
+            let mut workers = Vec::new();
             for (own, queue) in owned.iter_mut().zip(client.queues()) {
                 let made = &made;
-                scope.spawn(move || {
+                workers.push(scope.spawn(move || {
                     let mut random = Random::new(round << 8 | own.queue as u64);
                     own.work(queue, count, &mut random, made);
                     own.check_all(queue);
-                });
+                }));
             }
-            orders.run(&made, QUEUES * count);
+            let have_ended = || workers.iter().all(ScopedJoinHandle::is_finished);
+            orders.run(&made, QUEUES * count, have_ended);
         });
         drop(client);
         server.stop();

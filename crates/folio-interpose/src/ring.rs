@@ -36,9 +36,18 @@ impl Mapping {
         Ok(Self(base))
     }
 
-    /// Returns its writer, which must not outlive the mapping.
-    pub(crate) fn writer(&self) -> RingWriter {
-        // SAFETY: the ring is mapped until `self` is dropped, after the callers' last record.
+    /// Writes a record.
+    pub(crate) fn push(&self, record: &Record) {
+        self.writer().push(record);
+    }
+
+    /// Stores a path; returns its place, 0 if there is no space.
+    pub(crate) fn path(&self, bytes: &[u8]) -> u32 {
+        self.writer().path(bytes)
+    }
+
+    fn writer(&self) -> RingWriter {
+        // SAFETY: the ring is mapped until `self` is dropped, and the callers drop the writer before.
         unsafe { RingWriter::new(self.0.as_ptr() as usize) }
     }
 }

@@ -38,7 +38,8 @@ pub use hotset::{HotSetReport, Match, load, save, save_at};
 pub use meminfo::{MemInfo, Pressure, Rates};
 pub use memory::Memory;
 pub use residency::{
-    Residency, ResidencyReport, UnknownReason, cached_ranges, lock, peek, residency, residency_of,
+    Residency, ResidencyReport, UnknownReason, cached_ranges, lock, page_bytes, peek, residency,
+    residency_of,
 };
 pub use scan::{Files, Found, Scan, Walked};
 pub use survey::{Dropped, State, drop_files, survey};

@@ -270,7 +270,7 @@ pub fn lock(path: &Path) -> io::Result<(Locked, u64)> {
 }
 
 /// Returns the host's page size in bytes.
-pub(crate) fn page_bytes() -> u64 {
+pub fn page_bytes() -> u64 {
     rustix::param::page_size() as u64
 }
 

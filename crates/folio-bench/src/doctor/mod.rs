@@ -111,7 +111,9 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
         if let Err(reason) = scene.judge(&mut tally, &mut report) {
             report.skip(setup.title(), reason.to_string());
         }
-        std::fs::remove_dir_all(&scene.folder).at(&scene.folder)?;
+        if let Err(error) = std::fs::remove_dir_all(&scene.folder) {
+            report.note(format!("{}: not removed: {error}", scene.folder.display()));
+        }
     }
     drop(place);
     tally.add_to(&mut report);
@@ -216,10 +218,12 @@ impl Scene<'_> {
             if let Cure::Remount(options) = self.setup.cure {
                 self.place.remount(options)?;
             }
-            after.push(self.shell(cured)?);
+            let cured = self.shell(cured);
+            // The next set-ups are for the mount as it was.
             if let Cure::Remount(_) = self.setup.cure {
                 self.place.remount(self.place.place.options())?;
             }
+            after.push(cured?);
         }
         Ok(Some(middle(before) - middle(after)))
     }

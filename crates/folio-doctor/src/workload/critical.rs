@@ -2,7 +2,7 @@
 
 use super::mounted::Mounted;
 use super::part::{Cost, Part, Tiny, Unreached};
-use super::timeline::{Process, Span, Thread, Timelines, truncates};
+use super::timeline::{Process, Span, Thread, Timelines};
 use folio_interpose::{FileId, Op, Tracker};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -263,6 +263,7 @@ impl<'a> Split<'a> {
         }
         let is_sync_mount =
             mount.is_some_and(|mount| self.mounted.get(mount).file_system.has("sync"));
+        let is_served = mount.is_some_and(|mount| self.mounted.get(mount).file_system.is_served());
         let is_sync = is_sync_mount || span.flags & SYNC_FLAGS != 0;
         match span.op {
             // Names and attributes wait for the disk, too.
@@ -272,7 +273,7 @@ impl<'a> Split<'a> {
             }
             Op::Stat | Op::StatDescriptor => Part::Attributes,
             // It waits for the writeback that the last close began.
-            Op::Open if truncates(span.flags) => Part::Close,
+            Op::Open if span.is_replacement && !is_served => Part::Close,
             Op::Open | Op::OpenStream | Op::OpenDirectory | Op::List => Part::OpenAndLookup,
             Op::Read | Op::ReadVector | Op::ReadStream => Part::ReadMisses,
             Op::Copy | Op::Map if span.read_bytes > 0 => Part::ReadMisses,

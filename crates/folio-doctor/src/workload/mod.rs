@@ -92,27 +92,33 @@ pub enum CommandOutput {
 }
 
 /// Runs a command to its end and returns where its time went. It is traced if `recorder` says so,
-/// or if the preloaded library does not reach its program.
+/// or if the preloaded library does not reach its program and tracing is possible. Of a traced
+/// command, processes that stay behind are waited for, until `should_stop`: they end with the tracer.
 ///
 /// # Errors
 /// If the command cannot be started or traced, or the library cannot be written.
-pub fn run(words: &[OsString], output: CommandOutput, recorder: Recorder) -> io::Result<Workload> {
-    let [program, arguments @ ..] = words else {
-        return Err(io::ErrorKind::InvalidInput.into());
-    };
-    let mut command = Command::new(program);
-    command.args(arguments);
-    if output == CommandOutput::OnStandardError {
-        command.stdout(io::stderr().as_fd().try_clone_to_owned()?);
-    }
+pub fn run(
+    words: &[OsString],
+    output: CommandOutput,
+    recorder: Recorder,
+    should_stop: &AtomicBool,
+) -> io::Result<Workload> {
+    let program = words.first().ok_or(io::ErrorKind::InvalidInput)?;
     let name = program.to_string_lossy();
     let reach = reach(program);
-    if recorder == Recorder::Ptrace || reach != Reach::Preloaded {
-        let mut found = trace(command, &name)?;
-        found.has_lost_privileges =
-            reach == Reach::SetUserId && !rustix::process::geteuid().is_root();
-        return Ok(found);
+    let may_lose_privileges = reach == Reach::SetUserId && !rustix::process::geteuid().is_root();
+    // A program that needs the rights of its owner runs as without the recorder.
+    if recorder == Recorder::Ptrace || reach != Reach::Preloaded && !may_lose_privileges {
+        match trace(command_of(words, output)?, &name, should_stop) {
+            Err(error) if recorder == Recorder::Preload && is_refusal(&error) => {}
+            found => {
+                let mut found = found?;
+                found.has_lost_privileges = may_lose_privileges;
+                return Ok(found);
+            }
+        }
     }
+    let mut command = command_of(words, output)?;
     let preload = Preload::create()?;
     let mut recording = Recording::begin()?;
     preload.apply(&recording.ring, &mut command);
@@ -125,7 +131,7 @@ pub fn run(words: &[OsString], output: CommandOutput, recorder: Recorder) -> io:
 }
 
 /// Runs a command to its end with its system calls traced.
-fn trace(command: Command, name: &str) -> io::Result<Workload> {
+fn trace(command: Command, name: &str, should_stop: &AtomicBool) -> io::Result<Workload> {
     let mut recording = Recording::begin()?;
     let tracer = Tracer::spawn(command, &recording.ring)?;
     let pid = tracer.pid();
@@ -133,8 +139,31 @@ fn trace(command: Command, name: &str) -> io::Result<Workload> {
     let end = recording.follow(pid, || end_of(&tracer))?;
     let found = recording.finish(pid, name, Recorder::Ptrace, end);
     // Processes that stay behind need the tracer.
+    while !tracer.is_finished() {
+        if should_stop.load(Ordering::Relaxed) {
+            return Ok(found);
+        }
+        wait(None);
+    }
     tracer.join()?;
     Ok(found)
+}
+
+fn command_of(words: &[OsString], output: CommandOutput) -> io::Result<Command> {
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]);
+    if output == CommandOutput::OnStandardError {
+        command.stdout(io::stderr().as_fd().try_clone_to_owned()?);
+    }
+    Ok(command)
+}
+
+/// Returns whether this kernel, or this user, cannot trace.
+fn is_refusal(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied
+    )
 }
 
 /// Traces a process that runs already, and returns where its time went: until it ends, for this
@@ -142,18 +171,19 @@ fn trace(command: Command, name: &str) -> io::Result<Workload> {
 ///
 /// # Errors
 /// If the process does not exist or may not be traced.
-pub fn attach(pid: u32, limit: Option<Duration>, should_stop: &AtomicBool) -> io::Result<Workload> {
+pub fn attach(pid: u32, limit: Duration, should_stop: &AtomicBool) -> io::Result<Workload> {
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let mut recording = Recording::begin()?;
     let tracer = Tracer::attach(pid, &recording.ring)?;
     recording.start_ns = now();
-    let limit_ns = limit.map_or(u64::MAX, |limit| limit.as_nanos() as u64);
-    let last_ns = recording.start_ns.saturating_add(limit_ns);
+    let last_ns = recording.start_ns.saturating_add(limit.as_nanos() as u64);
     let mut end = recording.follow(pid, || {
         let is_over = should_stop.load(Ordering::Relaxed) || now() >= last_ns;
         Ok(end_of(&tracer)?.or_else(|| is_over.then(|| (None, now()))))
     })?;
     tracer.detach()?;
+    // It may have ended before the clock was read here.
+    end.1 = end.1.max(recording.start_ns);
     if end.0.is_none() {
         end.1 = now();
         recording.drain_pending();

@@ -225,16 +225,12 @@ impl Thread {
     }
 }
 
-/// Returns whether an open with these flags truncates the file.
-pub(super) fn truncates(flags: u64) -> bool {
-    flags & O_TRUNC != 0
-}
-
 fn span(event: &Event) -> Span {
     let record = &event.record;
     let is_replacement = match event.op {
         Op::Rename => event.second.is_some(),
-        Op::Open => truncates(record.detail),
+        // An open that reads from a disk looks for a name.
+        Op::Open => record.detail & O_TRUNC != 0 && record.result >= 0 && record.read_blocks == 0,
         _ => event
             .open
             .is_some_and(|open| open.is_truncated && open.written_bytes > 0),

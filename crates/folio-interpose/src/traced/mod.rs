@@ -49,8 +49,8 @@ impl Tracer {
     /// are killed if this process ends before them.
     ///
     /// # Errors
-    /// If the command cannot be started or traced, and `Unsupported` on another architecture than
-    /// x86-64.
+    /// If the command cannot be started or traced, `Unsupported` on another architecture than
+    /// x86-64, and `InvalidInput` for a command with an environment of its own.
     pub fn spawn(mut command: Command, ring: &Ring) -> io::Result<Self> {
         let shared = shared_if_supported(ring)?;
         let (mut own, mut child) = UnixStream::pair()?;
@@ -112,9 +112,17 @@ impl Tracer {
     /// now on. It goes on as before when the tracer ends, however that does.
     ///
     /// # Errors
-    /// If the process does not exist or may not be traced, and `Unsupported` on another
-    /// architecture than x86-64.
+    /// If the process does not exist or may not be traced, `InvalidInput` for a thread that is not
+    /// the first of its process, and `Unsupported` on another architecture than x86-64.
     pub fn attach(pid: u32, ring: &Ring) -> io::Result<Self> {
+        match counters::process_of(pid) {
+            Some((leader, _)) if leader == pid => {}
+            Some((leader, _)) => {
+                let why = format!("{pid} is a thread of process {leader}");
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+            }
+            None => return Err(io::Error::from_raw_os_error(libc::ESRCH)),
+        }
         let shared = shared_if_supported(ring)?;
         let for_thread = shared.clone();
         let (report, attached) = mpsc::sync_channel(1);
@@ -154,6 +162,11 @@ impl Tracer {
             None if is_finished => Err(io::Error::other("the tracer has failed")),
             ended => Ok(ended.copied()),
         }
+    }
+
+    /// Returns whether all processes have ended.
+    pub fn is_finished(&self) -> bool {
+        self.thread.is_finished()
     }
 
     /// Waits for the end of all processes of a command.

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 const INTERPRETERS_MAX: usize = 4;
 /// Bytes of a program's first line that the kernel reads.
 const LINE_MAX: usize = 256;
-/// Set-user-id and set-group-id.
-const SET_ID: u32 = 0o6000;
+const SET_USER_ID: u32 = 0o4000;
+const SET_GROUP_ID: u32 = 0o2000;
 /// Places in the header of an ELF file of 64 bits: its program headers, their size and number.
 const PHOFF_AT: usize = 32;
 const PHENTSIZE_AT: usize = 54;
@@ -46,6 +46,10 @@ pub fn reach(program: &OsStr) -> Reach {
         return Reach::Preloaded;
     };
     for _ in 0..INTERPRETERS_MAX {
+        // The open of a FIFO would wait.
+        if !path.is_file() {
+            break;
+        }
         let Ok(file) = File::open(&path) else {
             break;
         };
@@ -62,8 +66,8 @@ pub fn reach(program: &OsStr) -> Reach {
 fn reach_of(path: &Path, file: &File, header: &[u8]) -> Reach {
     let takes_ids = path.metadata().is_ok_and(|found| {
         let is_owner = found.uid() == rustix::process::geteuid().as_raw();
-        found.mode() & SET_ID & 0o4000 != 0 && !is_owner
-            || found.mode() & SET_ID & 0o2000 != 0
+        found.mode() & SET_USER_ID != 0 && !is_owner
+            || found.mode() & SET_GROUP_ID != 0
                 && found.gid() != rustix::process::getegid().as_raw()
     });
     if takes_ids {

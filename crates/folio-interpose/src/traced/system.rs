@@ -138,7 +138,11 @@ pub(super) struct Program {
 }
 
 impl Program {
+    /// Returns the program and the arguments of a command, which has this process's environment.
     pub(super) fn of(command: &Command) -> io::Result<Self> {
+        if command.get_envs().next().is_some() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
         let words = std::iter::once(command.get_program()).chain(command.get_args());
         let words: Vec<_> = words
             .map(|word| CString::new(word.as_bytes()))

@@ -7,7 +7,6 @@ use super::table::{ARCHITECTURE, Table};
 use crate::calls::{Call, Names, Op, Returns};
 use crate::layout::{INCLUDES_GAP, MEASURED, PATH_MAX, Record};
 use crate::ring::Mapping;
-use crate::writer::RingWriter;
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -63,13 +62,14 @@ struct Thread {
 
 impl Thread {
     fn new(pid: u32) -> Self {
+        let now = now();
         Self {
             pid,
             call: None,
             last: Counters::default(),
-            last_ns: now(),
+            last_ns: now,
             stops: 0,
-            stopped_at_ns: 0,
+            stopped_at_ns: now,
             stopped_ns: 0,
             slow: 0,
             delay_before_ns: 0,
@@ -97,9 +97,7 @@ impl Thread {
 #[derive(Debug)]
 pub(super) struct Threads {
     table: Table,
-    writer: RingWriter,
-    /// The ring that the writer needs.
-    _mapping: Mapping,
+    ring: Mapping,
     /// The median duration of calls that do not wait: what a stop costs beside its handling, in
     /// nanoseconds.
     switches_ns: u64,
@@ -110,8 +108,7 @@ impl Threads {
     pub(super) fn new(mapping: Mapping) -> Self {
         Self {
             table: Table::new(),
-            writer: mapping.writer(),
-            _mapping: mapping,
+            ring: mapping,
             switches_ns: SWITCHES_NS,
             known: HashMap::new(),
         }
@@ -158,11 +155,18 @@ impl Threads {
         let Some((pid, parent)) = counters::process_of(tid) else {
             return;
         };
-        self.known.insert(tid, Thread::new(pid));
-        if pid == tid {
-            self.mark(tid, Op::Start, [Path::new(""); 2], parent.into());
-        } else {
+        let by = if pid == tid { parent } else { pid };
+        let is_foreign = self.known.get(&by).is_some_and(|thread| thread.is_foreign);
+        let mut thread = Thread::new(pid);
+        thread.is_foreign = is_foreign;
+        self.known.insert(tid, thread);
+        if pid != tid {
             self.mark_reading(tid);
+        } else if is_foreign {
+            let program = counters::link(tid, "exe");
+            self.mark(tid, Op::Exec, [&program, Path::new("")], parent.into());
+        } else {
+            self.mark(tid, Op::Start, [Path::new(""); 2], parent.into());
         }
     }
 
@@ -176,14 +180,14 @@ impl Threads {
         }
         self.start(pid);
         for (fd, path, flags) in counters::open_files(pid) {
-            self.writer.push(&Record {
+            self.ring.push(&Record {
                 start_ns: now(),
                 result: fd.into(),
                 detail: flags,
                 pid,
                 tid: pid,
                 fd: WORKING_DIRECTORY,
-                path: self.writer.path(counters::bytes(&path)),
+                path: self.ring.path(counters::bytes(&path)),
                 other_fd: -1,
                 op: Op::Open as u16,
                 ..Record::default()
@@ -265,6 +269,9 @@ impl Threads {
 
     /// Writes the counters of a thread: a wait of no time.
     fn mark_reading(&mut self, tid: u32) {
+        if self.known.get(&tid).is_some_and(|thread| thread.is_foreign) {
+            return;
+        }
         self.mark(tid, Op::WaitThread, [Path::new(""); 2], 0);
     }
 
@@ -276,7 +283,7 @@ impl Threads {
         let growth = thread.read(tid);
         thread.last_ns = now();
         let delay_ns = thread.last.delay_ns.saturating_sub(thread.delay_before_ns);
-        self.writer.push(&Record {
+        self.ring.push(&Record {
             start_ns: thread.last_ns,
             cpu_ns: thread.last.cpu_ns,
             stopped_ns: thread.stopped_ns,
@@ -285,8 +292,8 @@ impl Threads {
             pid: thread.pid,
             tid,
             fd: WORKING_DIRECTORY,
-            path: self.writer.path(counters::bytes(paths[0])),
-            second: self.writer.path(counters::bytes(paths[1])),
+            path: self.ring.path(counters::bytes(paths[0])),
+            second: self.ring.path(counters::bytes(paths[1])),
             other_fd: -1,
             switches: growth.switches as u32,
             gap_blocks: growth.read_blocks as u32,
@@ -321,7 +328,7 @@ impl Threads {
         if is_measured {
             gap_blocks = thread.read(tid).read_blocks as u32;
         }
-        let text = |address| text(self.writer, tid, address);
+        let text = |address| text(&self.ring, tid, address);
         let (path, second) = match call.names {
             Names::Path(place) | Names::At(_, place) => (text(arguments[place]), 0),
             Names::Two(old, new) => (text(arguments[old]), text(arguments[new])),
@@ -400,7 +407,7 @@ impl Threads {
         } else {
             thread.slow & !bit
         };
-        self.writer.push(&record);
+        self.ring.push(&record);
     }
 }
 
@@ -426,14 +433,14 @@ impl Thread {
 }
 
 /// Returns the place of a C string of a thread; 0 if it cannot be read.
-fn text(writer: RingWriter, tid: u32, address: usize) -> u32 {
+fn text(ring: &Mapping, tid: u32, address: usize) -> u32 {
     if address == 0 {
         return 0;
     }
     let mut bytes = [0; PATH_MAX];
     let count = system::read_memory(tid, address, &mut bytes);
     let len = bytes[..count].iter().position(|byte| *byte == 0);
-    len.map_or(0, |len| writer.path(&bytes[..len]))
+    len.map_or(0, |len| ring.path(&bytes[..len]))
 }
 
 /// CLOCK_MONOTONIC, in nanoseconds.

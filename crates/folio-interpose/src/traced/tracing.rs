@@ -101,11 +101,12 @@ impl Tracing {
         if seized.is_empty() {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
+        // While they run: a server may have many open files.
+        shared.threads().add_running(root, &seized);
         for tid in &seized {
             // One that has ended is reported by a wait.
             let _ = system::interrupt(*tid);
         }
-        shared.threads().add_running(root, &seized);
         Ok(Self {
             root,
             shared,

@@ -40,9 +40,10 @@ listed as a note. Other findings are only counted; --all prints them. A ? marks 
 
 After --, a command is run unmodified, with its file calls recorded by a preloaded library. The parts sum to its time:
 on the critical path, from its start to its end. Each cause has its cost, what a remedy saves, and the remedy with its
-risk. The library does not reach static and set-user-id programs. A command that is one, --trace and --pid use ptrace(2)
-instead: slower, on x86-64 only, and set-user-id programs get no rights of their owner. Static programs that a command
-starts without --trace are reported as unknown. --pid traces no children that run already.
+risk. The library does not reach static and set-user-id programs. A command that is static, --trace and --pid use
+ptrace(2) instead: slower, on x86-64 only, and set-user-id programs get no rights of their owner, so they are traced with
+--trace only, or by root. Static programs that a command starts without --trace are reported as unknown. --pid traces no
+children that run already.
 
 Exit codes: 0 no fault, 1 faults, 2 usage error, 3 a path could not be examined, or the command could not be run.";
 
@@ -65,8 +66,8 @@ pub(crate) struct Doctor {
     pid: Option<u32>,
     /// With --pid, detach after this time
     #[arg(long = "for", value_name = "TIME", value_parser = crate::value_parsers::duration)]
-    #[arg(requires = "pid")]
-    limit: Option<Duration>,
+    #[arg(requires = "pid", default_value = "30s")]
+    limit: Duration,
     /// Also write and rename temporary files beside each path
     #[arg(long)]
     write_probe: bool,

@@ -80,7 +80,7 @@ pub(super) fn run(
     session: &Session,
 ) -> Outcome<WorkloadReport> {
     let program = words[0].display();
-    let found = run_workload(words, output, recorder).map_err(|error| {
+    let found = run_workload(words, output, recorder, &session.stop_flag()).map_err(|error| {
         let message = format!("{program}: cannot be run: {}", reason(&error));
         Failure::exiting(Exit::NotProbed, message)
     })?;
@@ -94,11 +94,15 @@ pub(super) fn run(
 }
 
 /// Traces a process that runs already: for a time, until it ends, or until Ctrl-C.
-pub(super) fn attach(
-    pid: u32,
-    limit: Option<Duration>,
-    session: &Session,
-) -> Outcome<WorkloadReport> {
+pub(super) fn attach(pid: u32, limit: Duration, session: &Session) -> Outcome<WorkloadReport> {
+    if let (Ok(own), Ok(its)) = (mount_namespace("self"), mount_namespace(&pid.to_string()))
+        && own != its
+    {
+        session.note(format_args!(
+            "process {pid}: its mounts are those of another namespace, a container: paths and mounts of the report \
+             are looked up in this one"
+        ));
+    }
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words = line
         .split(|byte| *byte == 0)
@@ -122,6 +126,11 @@ pub(super) fn attach(
         Failure::exiting(Exit::NotProbed, message)
     })?;
     Ok(WorkloadReport::new(words, Some(pid), &found))
+}
+
+/// Returns the identity of a process's mount namespace (namespaces(7)).
+fn mount_namespace(process: &str) -> std::io::Result<std::path::PathBuf> {
+    std::fs::read_link(format!("/proc/{process}/ns/mnt"))
 }
 
 fn seconds(ns: u64) -> f64 {

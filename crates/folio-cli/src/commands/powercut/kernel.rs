@@ -8,6 +8,7 @@ use folio::testing::PowerCutDisk;
 use folio::{Errno, Error, Fs, Kernel, KernelOptions, Result};
 use folio_fuse::{CallObserver, ObservedCall, ObservedKind};
 use rustix::mount::{UnmountFlags, unmount};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
@@ -17,6 +18,8 @@ use std::sync::Arc;
 const IMAGE: &str = "disk.img";
 /// Memory beside the content of the disk, in bytes.
 const MEMORY_BYTES: u64 = 64 << 20;
+/// Most bytes that are repeated at once; one discard may have gigabytes.
+const PART_BYTES: u64 = 1 << 20;
 
 /// Detaches the kernel's mount when it is dropped. Its users keep it, and the disk, until they end.
 struct DetachAtEnd<'a>(&'a Path);
@@ -39,16 +42,13 @@ impl<'a> KernelMount<'a> {
     /// Mounts `disk` on the directory `target` with the words of `-o`; the image is in `folder`.
     ///
     /// # Errors
-    /// Without root or loop devices, those of mount(8).
+    /// Without loop devices, those of mount(8).
     pub(super) fn new(
         disk: &Arc<PowerCutDisk>,
         target: &'a Path,
         folder: &Path,
         options: &str,
     ) -> Outcome<Self> {
-        if !rustix::process::geteuid().is_root() {
-            return Err(Failure::usage("--kernel: run as root, for a loop device"));
-        }
         let device = disk.device();
         let fs = Fs::new(Kernel::new(KernelOptions {
             cache_bytes: device.len_bytes() + MEMORY_BYTES,
@@ -100,13 +100,13 @@ fn mount(image: &Path, target: &Path, options: &str) -> Outcome {
 
 /// Creates the image with the content of a device; zeros are holes.
 fn fill(fs: &Fs, device: &dyn Device) -> std::io::Result<()> {
-    const PART_BYTES: u64 = 64 << 10;
+    const HOLE_BYTES: u64 = 64 << 10;
     let file = fs.create(format!("/{IMAGE}"))?;
     let len_bytes = device.len_bytes();
     file.set_len(len_bytes)?;
-    let mut bytes = vec![0; PART_BYTES as usize];
-    for offset in (0..len_bytes).step_by(PART_BYTES as usize) {
-        let part = &mut bytes[..PART_BYTES.min(len_bytes - offset) as usize];
+    let mut bytes = vec![0; HOLE_BYTES as usize];
+    for offset in (0..len_bytes).step_by(HOLE_BYTES as usize) {
+        let part = &mut bytes[..HOLE_BYTES.min(len_bytes - offset) as usize];
         device.read_at(part, offset)?;
         if part.iter().any(|byte| *byte != 0) {
             file.write_all_at(part, offset)?;
@@ -127,15 +127,33 @@ impl DiskObserver {
         match (call.kind, &call.range) {
             (ObservedKind::Sync, _) => self.device.flush(),
             (_, Some(range)) => {
-                // The kernel does not write the same bytes twice at a time.
-                let mut bytes = vec![0; (range.end - range.start) as usize];
-                let read = self.fs.open(format!("/{IMAGE}"));
-                read.and_then(|file| file.read_exact_at(&mut bytes, range.start))
-                    .map_err(|error| Error::io("read", error))?;
-                self.device.write_at(&bytes, range.start)
+                // A discard that failed has changed nothing.
+                let skips_equal = call.text.starts_with("fallocate(");
+                self.repeat_range(range, skips_equal)
             }
             (_, None) => Ok(()),
         }
+    }
+
+    /// Writes a range of the image to the disk, except for parts that it has already with
+    /// `skips_equal`. The kernel does not write the same bytes twice at a time.
+    fn repeat_range(&self, range: &Range<u64>, skips_equal: bool) -> Result<()> {
+        let file = self.fs.open(format!("/{IMAGE}"));
+        let file = file.map_err(|error| Error::io("open", error))?;
+        let [mut bytes, mut old] = [const { Vec::new() }; 2];
+        for offset in range.clone().step_by(PART_BYTES as usize) {
+            bytes.resize(PART_BYTES.min(range.end - offset) as usize, 0);
+            file.read_exact_at(&mut bytes, offset)
+                .map_err(|error| Error::io("read", error))?;
+            if skips_equal {
+                old.resize(bytes.len(), 0);
+                self.device.read_at(&mut old, offset)?;
+            }
+            if !skips_equal || old != bytes {
+                self.device.write_at(&bytes, offset)?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -69,7 +69,7 @@ A fault strikes one call of the program: --fault eio@fsync:3 its third fsync(2),
 enospc@write:3.. all writes from the third on. An fsync(2) that fails leaves its data unwritten, and reports that once to
 each open file, as in Linux: a program that repeats the call, and then says that all is stored, has lost it. kill@write
 kills the program in place of a write. The program may then fail: what it has said must hold. The check also runs on what
-it leaves without a power cut.
+it leaves without a power cut. A program that repeats the call without end is killed: see --for.
 
 The first failing state is reduced to fewer lost writes, and saved in a new folder cut-N. The same seed gives the same
 cuts of one record; another run of the program writes another record.
@@ -101,7 +101,8 @@ pub(crate) struct Powercut {
     /// Chooses the power cuts
     #[arg(long, value_name = "N", default_value = "1")]
     seed: u64,
-    /// Kill the program after this time, such as 10s; for programs that do not end
+    /// Kill the program after this time, such as 10s; for programs that do not end. The default
+    /// with --fault is 60s, or 10 times the run without a fault if that is longer and known
     #[arg(long = "for", value_name = "TIME", value_parser = folio_fuse::parse_ttl)]
     limit: Option<Duration>,
     /// Time after which a check has failed
@@ -150,6 +151,9 @@ const COMPARED_ON_KERNEL: [&str; 5] = [
 
 /// Runs the command.
 pub(crate) fn run(powercut: &Powercut, session: &Session) -> Outcome {
+    if powercut.kernel && !rustix::process::geteuid().is_root() {
+        return Err(Failure::usage("--kernel: run as root, for a loop device"));
+    }
     // Before the first thread. Without namespaces the mounts are among the host's.
     let has_own_mounts = folio_run::unshare_mounts().is_ok();
     let folder = tempfile::Builder::new().prefix("folio-powercut-").tempdir();
@@ -200,13 +204,18 @@ impl Table {
         Ok(())
     }
 
-    /// Prints the JSON, or the only run, or the first that has a saved state.
+    /// Prints the JSON, or the only run, or of several the first that has a saved state, else
+    /// without --compare the first that fails.
     fn finish(&self, powercut: &Powercut, session: &Session) -> Outcome {
         let runs = &self.report.runs;
         if powercut.json {
             session.print_json(&self.report)?;
-        } else if let Some(shown) = runs.iter().find(|run| !self.is_printed || run.is_saved()) {
-            shown.print()?;
+        } else {
+            let shown = runs.iter().find(|run| !self.is_printed || run.is_saved());
+            let failing = || runs.iter().find(|run| run.has_failing());
+            if let Some(shown) = shown.or_else(|| failing().filter(|_| !powercut.compare)) {
+                shown.print()?;
+            }
         }
         if runs.iter().any(RunReport::has_failing) {
             return Err(Failure::exiting(Exit::FaultFound, ""));
@@ -264,6 +273,12 @@ fn content(powercut: &Powercut) -> Outcome<MemoryDevice> {
     Ok(disk)
 }
 
+/// Returns the time after which a program with a fault is killed; it takes `run_time` without one.
+fn fault_limit(run_time: Option<Duration>) -> Duration {
+    let longer = run_time.unwrap_or_default().saturating_mul(10);
+    Duration::from_secs(longer.as_secs().max(60))
+}
+
 /// What all runs share.
 struct Trial<'a> {
     powercut: &'a Powercut,
@@ -305,7 +320,7 @@ impl Trial<'_> {
             .fault
             .filter(|_| self.powercut.has_each_fault())
         else {
-            let recording = self.record(before, &judge, contender, self.powercut.fault)?;
+            let recording = self.record(before, &judge, contender, self.powercut.fault, None)?;
             if let Some(fault) = self.powercut.fault.filter(|_| !recording.has_met_fault) {
                 let made = recording.count(fault.calls);
                 let text = format!("--fault {fault}: the program makes only {made} such calls");
@@ -313,40 +328,53 @@ impl Trial<'_> {
             }
             return self.check_states(&judge, &recording, contender, cuts, table);
         };
-        let count = self
-            .record(before, &judge, contender, None)?
-            .count(fault.calls) as usize;
+        let without_fault = self.record(before, &judge, contender, None, None)?;
+        let run_time = Some(without_fault.run_time);
+        let count = without_fault.count(fault.calls) as usize;
+        drop(without_fault);
         if count == 0 {
             let text = format!("--fault {fault}: the program makes no such call");
             return Err(Failure::new(text));
         }
         let runs = count.min(cuts);
+        let mut met = 0;
         for run in 0..runs {
             // Spread over all calls.
-            let fault = fault.nth((run * count / runs) as u64 + 1);
-            let recording = self.record(before, &judge, contender, Some(fault))?;
-            // This time the program made fewer calls.
+            let fault = Some(fault.nth((run * count / runs) as u64 + 1));
+            let recording = self.record(before, &judge, contender, fault, run_time)?;
+            // Otherwise the program made fewer calls this time.
             if recording.has_met_fault {
-                let cuts = cuts / runs;
-                self.check_states(&judge, &recording, contender, cuts, table)?;
+                met += 1;
+                self.check_states(&judge, &recording, contender, cuts / runs, table)?;
             }
+        }
+        if met == 0 {
+            let text = format!("--fault {fault}: no run made the call that fails in it");
+            return Err(Failure::new(text));
+        }
+        if met < runs {
+            let fewer = runs - met;
+            let text = format!("--fault {fault}: {fewer} of {runs} runs made fewer calls");
+            self.session.note(text);
         }
         Ok(())
     }
 
-    /// Runs the program. Without a fault the check must succeed afterwards.
+    /// Runs the program, which takes `run_time` without a fault, if that is known. Without a fault
+    /// the check must succeed afterwards.
     fn record(
         &self,
         before: &MemoryDevice,
         judge: &Judge<'_>,
         contender: &Contender,
         fault: Option<Fault>,
+        run_time: Option<Duration>,
     ) -> Outcome<Recording> {
         let powercut = self.powercut;
         let program = Program {
             setup: powercut.setup.as_deref(),
             run: powercut.run.as_deref().unwrap_or_default(),
-            limit: powercut.limit,
+            limit: powercut.limit.or(fault.map(|_| fault_limit(run_time))),
             fault,
             contender,
         };

@@ -165,7 +165,7 @@ impl Recording {
             // Standard output is for the result.
             let stderr = std::io::stderr().as_fd().try_clone_to_owned()?;
             let mut running = start("--setup", setup, places, stderr.into())?;
-            let failure = end("--setup", &mut running, None, session)?;
+            let failure = end("--setup", &mut running, None, None, session)?;
             check_success("--setup", failure)?;
         }
         mounted
@@ -181,7 +181,7 @@ impl Recording {
         let read = |out| read_printed(out, &disk, start_moment, &has_ended);
         let ((printed, printed_at), failure) = std::thread::scope(|scope| {
             let reader = scope.spawn(|| printed.map(read));
-            let ended = end("--run", &mut running, program.limit, session);
+            let ended = end("--run", &mut running, program.limit, program.fault, session);
             // What is left of the program has the pipe, and may keep it for ever.
             drop(running);
             has_ended.store(true, Ordering::Relaxed);
@@ -247,18 +247,24 @@ fn start(option: &str, command: &str, places: Places<'_>, stdout: Stdio) -> Outc
     started.map_err(|error| Failure::new(format!("{option}: sh: {error}")))
 }
 
-/// Waits for a command; returns how it failed. One whose time is over has not failed.
+/// Waits for a command; returns how it failed. One whose time is over has failed only with a fault.
 fn end(
     option: &str,
     running: &mut Running,
     limit: Option<Duration>,
+    fault: Option<Fault>,
     session: &Session,
 ) -> Outcome<Option<String>> {
     let ended = running.wait(limit, &|| session.is_interrupted());
     match ended.map_err(|error| Failure::new(format!("{option}: {error}")))? {
         Ended::Interrupted => Err(Failure::interrupted()),
         Ended::Exited(status) if !status.success() => Ok(Some(status.to_string())),
-        Ended::Exited(_) | Ended::OutOfTime => Ok(None),
+        Ended::Exited(_) => Ok(None),
+        Ended::OutOfTime => Ok(fault.zip(limit).map(|(fault, limit)| {
+            // A table has no room for it.
+            session.note(format!("--fault {fault}: killed after {limit:?}"));
+            format!("killed after {limit:?}")
+        })),
     }
 }
 

@@ -199,7 +199,8 @@ impl RunReport {
             writeln!(out, "{fault}: the program failed ({failure})")?;
         }
         if let Some(reason) = &self.failing_at_end {
-            writeln!(out, "also without a power cut: {}", printable(reason))?;
+            let also = if self.failing > 0 { "also " } else { "" };
+            writeln!(out, "{also}without a power cut: {}", printable(reason))?;
         }
         self.first
             .iter()
@@ -208,7 +209,6 @@ impl RunReport {
 
     /// Prints a line of a table: options and fault, and the first reason.
     pub(super) fn print_row(&self) -> io::Result<()> {
-        let first = self.first.as_ref();
         let kernel = self.kernel.then_some("kernel");
         let words = [kernel, Some(&*self.options), self.fault.as_deref()];
         let words: Vec<_> = words
@@ -224,8 +224,17 @@ impl RunReport {
             self.writes,
             self.cuts,
             self.failing,
-            first.map_or_else(String::new, |first| printable(&first.reason))
+            self.first_reason()
         )
+    }
+
+    /// Returns the reason of the first failing state, else of the one without a power cut.
+    fn first_reason(&self) -> String {
+        match (&self.first, &self.failing_at_end) {
+            (Some(first), _) => printable(&first.reason),
+            (None, Some(reason)) => format!("without a cut: {}", printable(reason)),
+            (None, None) => String::new(),
+        }
     }
 
     /// Prints the head of the table.
@@ -288,5 +297,32 @@ impl FirstFailure {
             Some(folder) => writeln!(out, "reproduce: folio powercut --replay {folder}"),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failure_without_a_cut_shows_in_the_row() {
+        let mut report = RunReport {
+            kernel: false,
+            options: String::new(),
+            fault: Some("eio@fsync:1".to_owned()),
+            program_failure: None,
+            failing_at_end: None,
+            run_seconds: 0.0,
+            writes: 1,
+            cuts: 1,
+            seconds: 0.0,
+            failing: 0,
+            reasons: BTreeMap::new(),
+            first: None,
+        };
+        assert_eq!((report.has_failing(), &*report.first_reason()), (false, ""));
+        report.failing_at_end = Some("3 is lost".to_owned());
+        assert!(report.has_failing());
+        assert_eq!(report.first_reason(), "without a cut: 3 is lost");
     }
 }

@@ -37,6 +37,10 @@ const EXT4_MAGIC: (usize, [u8; 2]) = (1080, [0x53, 0xef]);
 const TABLE_MAGIC: (usize, [u8; 2]) = (510, [0x55, 0xaa]);
 /// Bytes before the first partition that count as in use: tables and boot loader.
 const HEAD_BYTES: u64 = 1 << 20;
+/// Ranges of a disk after which a further block group counts as wholly in use. Bounds memory: a
+/// bitmap of a hostile image, shared by many groups, may alternate.
+const RANGES_MAX: usize = 1 << 20;
+const ALL_IN_USE: &str = "all of its data counts as in use";
 
 /// What to read of an argument.
 #[derive(Default)]
@@ -59,7 +63,8 @@ impl ImageParts {
 
 /// Closes devices, and reports those whose pages the kernel then drops.
 pub(super) fn close_devices(devices: Vec<(PathBuf, File)>, session: &Session) {
-    let paths: Vec<PathBuf> = devices.into_iter().map(|(path, _closed)| path).collect();
+    // All are closed first; several arguments may name one device.
+    let paths: BTreeSet<PathBuf> = devices.into_iter().map(|(path, _closed)| path).collect();
     for path in paths {
         let resident = File::open(&path).and_then(|mut device| {
             let size_bytes = device.seek(SeekFrom::End(0))?;
@@ -127,15 +132,14 @@ fn used_parts(
     is_whole: bool,
     session: &Session,
 ) -> Outcome<Option<ImageParts>> {
-    let mut parts = ImageParts::default();
     if found.file_type().is_block_device() {
         note_mount(path, found.rdev(), session);
-        let device = File::open(path);
-        let device =
-            device.map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
-        parts.devices.push((path.to_owned(), device));
     }
     let mut ranges = ImageRanges::new(path)?;
+    let mut parts = ImageParts {
+        devices: ranges.devices()?,
+        ..ImageParts::default()
+    };
     if is_whole {
         let files = ranges.files.into_iter();
         parts.found = files.map(|file| Found::whole(file, 0)).collect();
@@ -177,30 +181,48 @@ fn used_ranges(
     path: &Path,
     session: &Session,
 ) -> Outcome<Option<Vec<Range<u64>>>> {
-    if holds_ext4(&**disk)? {
-        return Ok(used_by_ext4(disk.clone(), path, session));
+    let mut used = UsedRanges {
+        path,
+        session,
+        ranges: Vec::new(),
+    };
+    match holds_ext4(&**disk) {
+        Ok(true) => return Ok(used.add_ext4(disk.clone(), 0)?.then_some(used.ranges)),
+        Ok(false) => {}
+        Err(error) => {
+            used.note(&error, ALL_IN_USE);
+            return Ok(None);
+        }
     }
     // Without a valid partition table, all is data.
     let partitions = partitions(&**disk).unwrap_or_default();
     let starts = partitions.iter().map(|partition| partition.start_bytes);
-    let head = 0..starts.min().unwrap_or(0).min(HEAD_BYTES);
-    let (mut ranges, mut has_ext4) = (vec![head], false);
+    used.add(0..starts.min().unwrap_or(0).min(HEAD_BYTES));
+    let mut has_ext4 = false;
     for partition in partitions {
         let (start, len_bytes) = (partition.start_bytes, partition.len_bytes);
-        let device = Arc::new(PartitionDevice::new(disk.clone(), start, len_bytes)?);
-        let is_ext4 = holds_ext4(&*device)?;
-        has_ext4 |= is_ext4;
-        let used = is_ext4.then(|| used_by_ext4(device, path, session));
-        match used.flatten() {
-            Some(used) => ranges.extend(used.iter().map(|r| start + r.start..start + r.end)),
-            None => ranges.push(start..start + len_bytes),
+        let opened = PartitionDevice::new(disk.clone(), start, len_bytes)
+            .and_then(|device| Ok((holds_ext4(&device)?, device)));
+        let is_added = match opened {
+            Ok((true, device)) => {
+                has_ext4 = true;
+                used.add_ext4(Arc::new(device), start)?
+            }
+            Ok((false, _)) => false,
+            Err(error) => {
+                used.note(&error, ALL_IN_USE);
+                false
+            }
+        };
+        if !is_added {
+            used.add(start..start.saturating_add(len_bytes));
         }
     }
-    Ok(has_ext4.then(|| merge(ranges)))
+    Ok(has_ext4.then(|| merge(used.ranges)))
 }
 
 /// Whether a device holds an ext4. Reads no more than that: what is read stays in memory.
-fn holds_ext4(device: &dyn Device) -> Outcome<bool> {
+fn holds_ext4(device: &dyn Device) -> folio::Result<bool> {
     let (at, magic) = EXT4_MAGIC;
     let mut found = [0; 2];
     if device.len_bytes() < (at + found.len()) as u64 {
@@ -210,31 +232,61 @@ fn holds_ext4(device: &dyn Device) -> Outcome<bool> {
     Ok(found == magic)
 }
 
-/// Returns the bytes that the bitmaps of an ext4 have in use; `None` if it is damaged or has
-/// features that Folio does not know.
-fn used_by_ext4(
-    device: Arc<dyn Device>,
-    path: &Path,
-    session: &Session,
-) -> Option<Vec<Range<u64>>> {
-    let note = |error: folio::Error, what: &str| {
-        if !session.quiet {
-            session.note(format_args!("{}: {error}; {what}", path.display()));
+/// The ranges of a disk that are in use.
+struct UsedRanges<'a> {
+    path: &'a Path,
+    session: &'a Session,
+    ranges: Vec<Range<u64>>,
+}
+
+impl UsedRanges<'_> {
+    fn note(&self, error: &folio::Error, what: &str) {
+        if !self.session.quiet {
+            let path = self.path.display();
+            self.session.note(format_args!("{path}: {error}; {what}"));
         }
-    };
-    let inspector = match Ext4Inspector::open(device) {
-        Ok(inspector) => inspector,
-        Err(error) => {
-            note(error, "all of its data counts as in use");
-            return None;
-        }
-    };
-    let used = inspector.used_blocks();
-    if let Some(error) = used.damage {
-        let groups = counted(u64::from(used.damaged_groups), "group");
-        note(error, &format!("all blocks of {groups} count as in use"));
     }
-    Some(used.ranges)
+
+    /// Adds a range; joins it to the last one if they touch.
+    fn add(&mut self, range: Range<u64>) {
+        match self.ranges.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ if range.is_empty() => {}
+            _ => self.ranges.push(range),
+        }
+    }
+
+    /// Adds what the bitmaps of the ext4 at byte `start` have in use. Returns `false` if it is
+    /// damaged or has features that Folio does not know.
+    fn add_ext4(&mut self, device: Arc<dyn Device>, start: u64) -> Outcome<bool> {
+        let inspector = match Ext4Inspector::open(device) {
+            Ok(inspector) => inspector,
+            Err(error) => {
+                self.note(&error, ALL_IN_USE);
+                return Ok(false);
+            }
+        };
+        let (mut damaged_groups, mut damage) = (0, None);
+        for used in inspector.used_blocks() {
+            self.session.check_interrupt()?;
+            damaged_groups += u64::from(used.damage.is_some());
+            damage = damage.or(used.damage);
+            let is_bounded = self.ranges.len() + used.ranges.len() <= RANGES_MAX;
+            let ranges = if is_bounded {
+                used.ranges
+            } else {
+                vec![used.group]
+            };
+            for range in ranges {
+                self.add(start + range.start..start + range.end);
+            }
+        }
+        if let Some(error) = damage {
+            let groups = counted(damaged_groups, "group");
+            self.note(&error, &format!("all blocks of {groups} count as in use"));
+        }
+        Ok(true)
+    }
 }
 
 fn open(path: &Path) -> Outcome<Arc<dyn Device>> {
@@ -272,6 +324,7 @@ fn file_parts(place: &ImagePath, scan: &Scan, session: &Session) -> Outcome<Imag
         ranges.add(&*selected, run.start.min(end)..end, session)?;
     }
     Ok(ImageParts {
+        devices: ranges.devices()?,
         found: ranges.found()?,
         ..ImageParts::default()
     })
@@ -360,6 +413,19 @@ impl ImageRanges {
         })
     }
 
+    /// Opens the block devices of the chain.
+    fn devices(&self) -> Outcome<Vec<(PathBuf, File)>> {
+        let mut devices = Vec::new();
+        for path in &self.files {
+            let name = |error| Failure::new(format!("{}: {error}", path.display()));
+            let found = std::fs::metadata(path).map_err(name)?;
+            if found.file_type().is_block_device() {
+                devices.push((path.clone(), File::open(path).map_err(name)?));
+            }
+        }
+        Ok(devices)
+    }
+
     /// Adds the ranges that hold `range` of the disk.
     fn add(&mut self, device: &dyn Device, range: Range<u64>, session: &Session) -> Outcome {
         let mut at = range.start;
@@ -389,7 +455,7 @@ impl ImageRanges {
             let ranges = if self.whole.contains(&depth) {
                 Vec::new()
             } else {
-                merge(parts)
+                merge(parts.into_iter().filter_map(whole_pages).collect())
             };
             if ranges.is_empty() && !self.whole.contains(&depth) {
                 continue;
@@ -405,6 +471,14 @@ impl ImageRanges {
         }
         Ok(all)
     }
+}
+
+/// Rounds a range outward to pages, as residency is counted in pages: one resident page of two would
+/// otherwise hide a range that is no longer than a page. `None` if it is empty.
+fn whole_pages(range: Range<u64>) -> Option<Range<u64>> {
+    let page = folio_pagecache::page_bytes();
+    let end = range.end.div_ceil(page).saturating_mul(page);
+    (!range.is_empty()).then_some(range.start / page * page..end)
 }
 
 /// Merges the ranges: in order, each byte once.
@@ -428,5 +502,13 @@ mod tests {
     fn merge_sorts_and_joins_ranges() {
         let merged = merge(vec![10..20, 0..5, 5..6, 15..30, 40..40, 50..60]);
         assert_eq!(merged, [0..6, 10..30, 50..60]);
+    }
+
+    #[test]
+    fn range_is_rounded_outward_to_pages() {
+        let page = folio_pagecache::page_bytes();
+        assert_eq!(whole_pages(page - 1..page + 1), Some(0..2 * page));
+        assert_eq!(whole_pages(page..2 * page), Some(page..2 * page));
+        assert_eq!(whole_pages(1..1), None);
     }
 }

@@ -157,8 +157,7 @@ impl Ext4Inode {
                     state.map_is_dirty = true;
                 }
                 if error.detail() == Some(&Detail::WriteLost) {
-                    // No later write raises it.
-                    self.raise_disk_size(&mut state, disk_size);
+                    self.finish_lost_write(&mut state, first..end, disk_size)?;
                 }
                 return Err(error);
             }
@@ -179,6 +178,35 @@ impl Ext4Inode {
             // Pointer blocks are many: the transaction must count them as they change.
             self.flush_map(&mut state)?;
         }
+        Ok(())
+    }
+
+    /// Records the state after a lost write of the file blocks in `blocks`, as no later write does.
+    fn finish_lost_write(
+        &self,
+        state: &mut InodeState,
+        blocks: Range<u64>,
+        disk_size: u64,
+    ) -> Result<()> {
+        self.mark_dirty(state);
+        self.raise_disk_size(state, disk_size);
+        if state.layout != ContentLayout::BlockMap {
+            return Ok(());
+        }
+        // Stored as holes: without a pointer the blocks would stay in use after an unmount.
+        let extents = state.map.extents().iter().filter(|e| e.is_unwritten);
+        let unwritten: Vec<Range<u64>> = extents
+            .map(|e| u64::from(e.logical).max(blocks.start)..e.end().min(blocks.end))
+            .filter(|range| !range.is_empty())
+            .collect();
+        for range in unwritten {
+            let removed = state.map.remove(range);
+            state.map_is_dirty = true;
+            for freed in self.uncharge_removed(state, &removed) {
+                self.fs.volume.free_data(freed)?;
+            }
+        }
+        self.trim_tree_reservation(state);
         Ok(())
     }
 

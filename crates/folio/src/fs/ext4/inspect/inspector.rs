@@ -11,14 +11,14 @@ use crate::fs::ext4::space::inode_place;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The blocks in use by the bitmaps of an ext4.
+/// The blocks of a group that its bitmap has in use.
 #[derive(Debug)]
 pub struct UsedBlocks {
-    /// Where they are on the device, in bytes, in order.
+    /// The group on the device, in bytes. The first group includes what precedes it.
+    pub group: Range<u64>,
+    /// The parts in use, in order.
     pub ranges: Vec<Range<u64>>,
-    /// Groups whose bitmap is damaged or unreadable: all their blocks count as in use.
-    pub damaged_groups: u32,
-    /// The first error of these groups.
+    /// Error of a damaged or unreadable bitmap: all of the group counts as in use.
     pub damage: Option<Error>,
 }
 
@@ -122,49 +122,43 @@ impl Ext4Inspector {
         Ok(bitmap.is_set(index / superblock.cluster_blocks))
     }
 
-    /// Returns the blocks that the bitmaps have in use, and what precedes the first group.
+    /// Returns the blocks that the bitmaps have in use, group by group; reads one bitmap each.
     /// Counterpart: dumpe2fs(8), "Free blocks".
-    pub fn used_blocks(&self) -> UsedBlocks {
+    pub fn used_blocks(&self) -> impl Iterator<Item = UsedBlocks> {
+        (0..self.superblock.group_count).map(|number| self.used_in_group(number))
+    }
+
+    fn used_in_group(&self, number: u32) -> UsedBlocks {
         let (superblock, size) = (&self.superblock, self.block_size());
+        let (start, len) = (superblock.group_start(number), superblock.group_len(number));
+        let on_device = |run: Range<u32>| {
+            let place = |cluster: u32| {
+                let block = cluster.saturating_mul(superblock.cluster_blocks).min(len);
+                (start + u64::from(block)) * size
+            };
+            place(run.start)..place(run.end)
+        };
+        let first = if number == 0 { 0 } else { start * size };
         let mut used = UsedBlocks {
+            group: first..on_device(0..len).end,
             ranges: Vec::new(),
-            damaged_groups: 0,
             damage: None,
         };
-        used.add(0..superblock.first_data_block * size);
-        for number in 0..superblock.group_count {
-            let (start, len) = (superblock.group_start(number), superblock.group_len(number));
-            let on_device = |run: Range<u32>| {
-                let place = |cluster: u32| {
-                    let block = cluster.saturating_mul(superblock.cluster_blocks).min(len);
-                    (start + u64::from(block)) * size
-                };
-                place(run.start)..place(run.end)
-            };
-            let mut groups = self.groups.lock();
-            let group = &mut groups[number as usize];
-            match group.load_blocks(number, superblock, &self.metadata) {
-                Ok(bitmap) => bitmap.set_runs().for_each(|run| used.add(on_device(run))),
-                Err(error) => {
-                    used.add(on_device(0..len));
-                    used.damaged_groups += 1;
-                    used.damage.get_or_insert(error.at("ext4"));
-                }
+        let mut groups = self.groups.lock();
+        let group = &mut groups[number as usize];
+        match group.load_blocks(number, superblock, &self.metadata) {
+            Ok(bitmap) => {
+                // What precedes the first group, such as a boot sector.
+                used.ranges.extend((first < start * size).then_some(first..start * size));
+                used.ranges.extend(bitmap.set_runs().map(on_device));
             }
-            // All bitmaps of a large file system would take much memory.
-            group.blocks = None;
+            Err(error) => {
+                used.ranges.push(used.group.clone());
+                used.damage = Some(error.at("ext4"));
+            }
         }
+        // All bitmaps of a large file system would take much memory.
+        group.blocks = None;
         used
-    }
-}
-
-impl UsedBlocks {
-    /// Adds a range that does not precede the last one.
-    fn add(&mut self, range: Range<u64>) {
-        match self.ranges.last_mut() {
-            Some(last) if last.end == range.start => last.end = range.end,
-            _ if range.is_empty() => {}
-            _ => self.ranges.push(range),
-        }
     }
 }
