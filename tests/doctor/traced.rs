@@ -77,7 +77,8 @@ impl Running {
     }
 }
 
-/// Lets any process trace it (PR_SET_PTRACER, for Yama), and waits until one does; `write` then writes with O_DSYNC until standard input ends.
+/// Lets any process trace it (PR_SET_PTRACER, for Yama), and waits until one does; `write` then
+/// writes with O_DSYNC until standard input ends.
 const BEGIN: &str = "import ctypes, os, sys, threading, select, time\n\
     ctypes.CDLL(None).prctl(0x59616d61, ctypes.c_ulong(-1 % 2**64), 0, 0, 0)\n\
     fd = os.open('file', os.O_WRONLY | os.O_CREAT | os.O_DSYNC)\n\

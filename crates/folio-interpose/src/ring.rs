@@ -47,7 +47,7 @@ impl Mapping {
     }
 
     fn writer(&self) -> RingWriter {
-        // SAFETY: the ring is mapped until `self` is dropped, and the callers drop the writer before.
+        // SAFETY: the ring is mapped until `self` is dropped; the callers drop the writer before.
         unsafe { RingWriter::new(self.0.as_ptr() as usize) }
     }
 }

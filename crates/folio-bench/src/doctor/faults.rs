@@ -24,6 +24,7 @@ const SYNC_MOUNT: Place = Place::slow("ext4", "sync");
 pub(super) fn setups() -> Vec<Setup> {
     let mut setups = databases();
     setups.extend(fsyncs());
+    setups.extend(syncing_programs());
     setups.extend(synchronous());
     setups.extend(tiny());
     setups.extend(asked());
@@ -83,11 +84,6 @@ fn fsyncs() -> Vec<Setup> {
             .cured(Cure::Command(cured))
             .needs(&["python3"])
     };
-    let plain = |place, name, prepare, command, needs| {
-        Setup::new(place, name, prepare, command)
-            .with_causes(FSYNC)
-            .needs(needs)
-    };
     let line = "f.write(b\"a line of a log\\n\" * 8)";
     let each = |call: &str| format!("{line}; {call}");
     let replace = "open(\"n\", \"w\").write(\"x\"); h = os.open(\"n\", 1); os.fsync(h); os.close(h); \
@@ -114,7 +110,18 @@ fn fsyncs() -> Vec<Setup> {
             replace,
             &replace.replace("os.fsync(h); ", ""),
         ),
-        plain(
+    ]
+}
+
+/// Programs that sync often, in ways of their own.
+fn syncing_programs() -> Vec<Setup> {
+    let setup = |place, name, prepare, command, needs| {
+        Setup::new(place, name, prepare, command)
+            .with_causes(FSYNC)
+            .needs(needs)
+    };
+    vec![
+        setup(
             SLOW,
             "directory fsync",
             "",
@@ -122,7 +129,7 @@ fn fsyncs() -> Vec<Setup> {
              os.close(os.open(f\"f{n}\", 65)); os.fsync(d)'; rm -f f*",
             &["python3"],
         ),
-        plain(
+        setup(
             SLOW,
             "msync",
             "truncate -s 4M map",
@@ -130,28 +137,28 @@ fn fsyncs() -> Vec<Setup> {
              for n in range(150): m[n * 4096] = n % 251; m.flush(n * 4096, 4096)'",
             &["python3"],
         ),
-        plain(
+        setup(
             SLOW,
             "dd conv=fsync",
             "",
             "for n in $(seq 80); do dd if=/dev/zero of=f$n bs=64k count=4 conv=fsync status=none; done",
             &["dd"],
         ),
-        plain(
+        setup(
             SLOW,
             "perl sync",
             "",
             "perl -MIO::Handle -e 'open F, \">log\"; for (1..150) { F->printflush(\"line\\n\"); F->sync }'",
             &["perl"],
         ),
-        plain(
+        setup(
             SLOW,
             "git commits",
             "git init -q . && git config user.email a@b && git config user.name a && git config core.fsync all",
             "for n in $(seq 20); do date +%N > f; git add f; git commit -qm $n; done",
             &["git"],
         ),
-        plain(
+        setup(
             NO_BARRIER,
             "dpkg",
             "mkdir -p p/DEBIAN p/usr/share/p root/var/lib/dpkg/updates root/var/lib/dpkg/info; \
@@ -200,7 +207,7 @@ fn synchronous() -> Vec<Setup> {
             Place::slow("xfs", ""),
             "log with O_DSYNC",
             "python3 -c 'import os; f = os.open(\"log\", os.O_CREAT | os.O_WRONLY | os.O_DSYNC)\n\
-             for n in range(150): os.write(f, b\"line\" * 20)'",
+             for n in range(600): os.write(f, b\"line\" * 20)'",
         ),
         setup(
             Place::slow("btrfs", ""),

@@ -93,7 +93,7 @@ pub enum CommandOutput {
 
 /// Runs a command to its end and returns where its time went. It is traced if `recorder` says so,
 /// or if the preloaded library does not reach its program and tracing is possible. Of a traced
-/// command, processes that stay behind are waited for, until `should_stop`: they end with the tracer.
+/// command, processes that stay behind are waited for, until `should_stop`, which ends them.
 ///
 /// # Errors
 /// If the command cannot be started or traced, or the library cannot be written.
