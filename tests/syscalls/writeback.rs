@@ -91,7 +91,8 @@ fn failed_writeback_is_reported_once_per_open_file() {
 /// As in Linux: what a failed fsync(2) could not write is never written, though it is still read.
 #[test]
 fn lost_write_is_reported_once_and_not_repeated() {
-    lose_writes(disk(16 << 20, false));
+    let (device, kernel, p) = disk(16 << 20, false);
+    lose_writes(device, &kernel, p);
 }
 
 /// A block map cannot store that a block is unwritten.
@@ -104,16 +105,15 @@ fn lost_write_on_ext3_leaks_no_blocks() {
     let mut bytes = fs::read(&image).unwrap();
     let device = MemoryDevice::new(bytes.len() as u64);
     device.write_at(&bytes, 0).unwrap();
-    let device = lose_writes(mounted(device, 16 << 20, false));
+    let (device, kernel, p) = mounted(device, 16 << 20, false);
+    let device = lose_writes(device, &kernel, p);
     device.read_at(&mut bytes, 0).unwrap();
     fs::write(&image, bytes).unwrap();
     fsck(&image);
 }
 
 /// Loses writes on a disk, then checks the file system and its files. Returns its device.
-fn lose_writes(
-    (device, kernel, p): (Arc<FaultDevice>, Arc<Kernel>, Process),
-) -> Arc<dyn Device> {
+fn lose_writes(device: Arc<FaultDevice>, kernel: &Kernel, p: Process) -> Arc<dyn Device> {
     use folio::syscall::SyncFileRange;
     let one = p.open("/disk/old", CREATE, 0o644).unwrap();
     p.write(one, &[1; 10_000]).unwrap();

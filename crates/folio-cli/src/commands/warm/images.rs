@@ -473,8 +473,8 @@ impl ImageRanges {
     }
 }
 
-/// Rounds a range outward to pages, as residency is counted in pages: one resident page of two would
-/// otherwise hide a range that is no longer than a page. `None` if it is empty.
+/// Rounds a range outward to pages. Residency is counted in pages: one resident page of two would
+/// hide that a range on both, no longer than a page, is absent in part. `None` if it is empty.
 fn whole_pages(range: Range<u64>) -> Option<Range<u64>> {
     let page = folio_pagecache::page_bytes();
     let end = range.end.div_ceil(page).saturating_mul(page);

@@ -149,7 +149,8 @@ impl Ext4Inspector {
         match group.load_blocks(number, superblock, &self.metadata) {
             Ok(bitmap) => {
                 // What precedes the first group, such as a boot sector.
-                used.ranges.extend((first < start * size).then_some(first..start * size));
+                used.ranges
+                    .extend((first < start * size).then_some(first..start * size));
                 used.ranges.extend(bitmap.set_runs().map(on_device));
             }
             Err(error) => {
