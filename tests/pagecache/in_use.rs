@@ -138,7 +138,7 @@ fn raw_image_is_warmed_without_free_blocks() {
             tool("sfdisk"),
             tool("fincore")
         );
-        // Blocks that are smaller than a page, and blocks that lie on two pages.
+        // Blocks that are smaller than a page, and blocks that reach over two pages.
         let places = [
             (0, 4096),
             (PARTITION, 4096),

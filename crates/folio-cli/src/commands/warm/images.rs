@@ -316,7 +316,7 @@ fn file_parts(place: &ImagePath, scan: &Scan, session: &Session) -> Outcome<Imag
         .map_err(|error| image.name(error))
         .and_then(|top| walk(session, &image, &place.path, top, &mut runs));
     let runs = merge(runs.runs);
-    image.close()?;
+    image.release()?;
     worked?;
     let mut ranges = ImageRanges::new(&place.image)?;
     for run in runs {
