@@ -562,6 +562,19 @@ fn files_in_device_memory() {
 }
 
 #[test]
+fn verdicts_of_the_doctor() {
+    // A quick run takes one set-up of twelve: a fault, and a healthy command.
+    let results = measured(&["doctor", "--only", "tmpfs"]);
+    for (table, job) in [
+        ("first finding is right", "tiny-buffers"),
+        ("no finding", "tmpfs"),
+    ] {
+        let rows = rows(&results, table);
+        assert_eq!((rows.len(), &rows[0]["job"]), (1, &job.into()), "{rows:?}");
+    }
+}
+
+#[test]
 fn gpu_that_is_missing_fails_with_one_line() {
     let mut bench = std::process::Command::new(crate::BENCH);
     let output = bench

@@ -79,7 +79,33 @@ pub enum Op {
     ChangeDirectory,
 }
 
+/// Reads and writes of at most this many bytes are tiny: a loop of them is a fault of its own.
+pub const TINY_BYTES: u64 = 512;
+
 impl Op {
+    /// Returns whether a call that did not wait is recorded: it changes what descriptors and paths
+    /// mean, or moves few bytes. `detail` is that of its record.
+    #[must_use]
+    pub const fn is_always_recorded(self, detail: u64) -> bool {
+        match self {
+            Self::Read => detail <= TINY_BYTES,
+            Self::Stat
+            | Self::StatDescriptor
+            | Self::List
+            | Self::ReadVector
+            | Self::ReadStream
+            | Self::Sync
+            | Self::SyncData
+            | Self::SyncMap
+            | Self::Map
+            | Self::Unlink
+            | Self::Name
+            | Self::Allocate
+            | Self::Lock => false,
+            _ => true,
+        }
+    }
+
     /// All, by number.
     pub const ALL: [Self; 34] = [
         Self::Start,

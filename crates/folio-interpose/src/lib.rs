@@ -29,7 +29,7 @@ mod traced;
 mod tracker;
 mod writer;
 
-pub use calls::{Call, Detail, Names, Op, Returns};
+pub use calls::{Call, Detail, Names, Op, Returns, TINY_BYTES};
 pub use layout::{INCLUDES_GAP, MEASURED, Record};
 pub use object::{Preload, is_supported};
 pub use ring::Ring;

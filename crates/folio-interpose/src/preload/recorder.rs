@@ -72,6 +72,16 @@ impl Thread {
         self.save(system::now(), system::usage());
     }
 
+    /// Remembers whether the last call of an operation was slow: the next one is then measured.
+    fn remember(&self, op: Op, is_slow: bool) {
+        let bit = 1 << op as u16;
+        let slow = self.slow.load(Ordering::Relaxed);
+        let new = if is_slow { slow | bit } else { slow & !bit };
+        if new != slow {
+            self.slow.store(new, Ordering::Relaxed);
+        }
+    }
+
     fn save(&self, time_ns: u64, usage: Usage) {
         self.time_ns.store(time_ns, Ordering::Relaxed);
         self.cpu_ns.store(usage.cpu_ns, Ordering::Relaxed);
@@ -173,11 +183,20 @@ pub(crate) fn end(begun: Begun, call: &Call, a: &Arguments, result: usize) {
         return;
     }
     let returned = result_of(call, a, result);
+    let is_slow = wall_ns >= SLOW_NS + (returned.max(0) as u64) / 8;
+    let detail = call.detail_of(a);
+    if let Some(thread) = begun.thread {
+        thread.remember(call.op, is_slow);
+    }
+    let is_counted = begun.thread.is_some() && (is_slow || begun.is_measured);
+    if !is_counted && !call.op.is_always_recorded(detail) {
+        return;
+    }
     let mut record = Record {
         start_ns: begun.start_ns,
         wall_ns,
         result: returned,
-        detail: call.detail_of(a),
+        detail,
         pid: PID.load(Ordering::Relaxed),
         tid: begun.thread.map_or(0, |thread| thread.tid.load(Ordering::Relaxed)),
         fd: begun.fd,
@@ -187,14 +206,8 @@ pub(crate) fn end(begun: Begun, call: &Call, a: &Arguments, result: usize) {
         ..Record::default()
     };
     name(&mut record, call, a, result);
-    if let Some(thread) = begun.thread {
-        let is_slow = wall_ns >= SLOW_NS + (returned.max(0) as u64) / 8;
-        if is_slow || begun.is_measured {
-            measure(&mut record, thread, begun.is_measured, end_ns);
-        }
-        let bit = 1 << call.op as u16;
-        let slow = thread.slow.load(Ordering::Relaxed);
-        thread.slow.store(if is_slow { slow | bit } else { slow & !bit }, Ordering::Relaxed);
+    if let (true, Some(thread)) = (is_counted, begun.thread) {
+        measure(&mut record, thread, begun.is_measured, end_ns);
     }
     ring::push(&record);
 }

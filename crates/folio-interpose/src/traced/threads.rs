@@ -407,7 +407,9 @@ impl Threads {
         } else {
             thread.slow & !bit
         };
-        self.ring.push(&record);
+        if record.flags & MEASURED != 0 || call.op.is_always_recorded(record.detail) {
+            self.ring.push(&record);
+        }
     }
 }
 
