@@ -114,6 +114,18 @@ fn synchronous_writes_wait_for_the_disk() {
     assert_eq!(faults(&found), ["synchronous-writes"], "{found:#}");
 }
 
+/// The shell waits for the first command, which waits for the second one.
+#[test]
+fn pipeline_waits_for_its_slowest_command() {
+    requires!(tool("dd"), tool("python3"));
+    let folder = TempDir::new().unwrap();
+    let script = "python3 -c 'import sys, time\nend = time.monotonic() + 1\n\
+                  while time.monotonic() < end: sys.stdout.write(\"x\" * 4096)' \
+                  | dd of=file bs=4k iflag=fullblock oflag=dsync status=none";
+    let found = workload(folder.path(), &["sh", "-c", script]);
+    assert_eq!(faults(&found), ["synchronous-writes"], "{found:#}");
+}
+
 #[test]
 fn sqlite_waits_for_fsync_unless_synchronous_is_off() {
     requires!(tool("python3"));

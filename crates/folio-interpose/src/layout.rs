@@ -30,6 +30,10 @@ pub(crate) const HEAP_AT: u64 = INDEX_AT + PATH_SLOTS * 8;
 pub(crate) const SLOTS_AT: u64 = HEAP_AT + HEAP_BYTES;
 /// Bytes of the whole ring.
 pub(crate) const RING_BYTES: u64 = SLOTS_AT + SLOTS * size_of::<Slot>() as u64;
+/// AT_FDCWD: the path of a record is relative to the working directory.
+pub(crate) const WORKING_DIRECTORY: i32 = -100;
+/// The command of fcntl(2) whose argument is recorded.
+pub(crate) const F_SETFD: u64 = 2;
 /// The environment variable with the path of the ring.
 pub(crate) const VARIABLE: &str = "FOLIO_INTERPOSE_RING";
 

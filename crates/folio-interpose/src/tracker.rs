@@ -1,20 +1,17 @@
 //! Processes, descriptors and paths: turns records into events on files.
 
 use crate::calls::Op;
-use crate::layout::Record;
+use crate::layout::{F_SETFD, Record, WORKING_DIRECTORY};
 use crate::ring::Ring;
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
 
-/// AT_FDCWD: paths are relative to the working directory.
-const WORKING_DIRECTORY: i32 = -100;
 /// Flags of open(2), of the 64-bit architectures.
 const O_TRUNC: u64 = 0o1000;
 const O_CLOEXEC: u64 = 0o2_000_000;
 /// Commands of fcntl(2).
 const F_DUPFD: u64 = 0;
 const F_DUPFD_CLOEXEC: u64 = 1030;
-const F_SETFD: u64 = 2;
 /// The flag of F_SETFD.
 const FD_CLOEXEC: i32 = 1;
 

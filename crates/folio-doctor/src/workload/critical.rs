@@ -30,6 +30,17 @@ struct Position {
     pid: u32,
     /// Waits that were followed to it.
     depth: usize,
+    /// It is the other side of a pipe: it waits for that of the path in turn.
+    is_peer: bool,
+}
+
+/// The position of the command itself.
+fn first_position(pid: u32) -> Position {
+    Position {
+        pid,
+        depth: 0,
+        is_peer: false,
+    }
 }
 
 /// Calls of one part on one mount.
@@ -101,9 +112,9 @@ impl<'a> Split<'a> {
         *self.parts.entry(Part::Cpu).or_default() += cpu_ns;
         *self.parts.entry(Part::NotFiles).or_default() += started - from - cpu_ns;
         if process.has_ended || process.unreached.is_some() {
-            self.process(pid, started, to.max(ended), 0);
+            self.process(started, to.max(ended), first_position(pid));
         } else {
-            self.process(pid, started, ended, 0);
+            self.process(started, ended, first_position(pid));
             self.miss(program, to - ended);
         }
     }
@@ -116,8 +127,8 @@ impl<'a> Split<'a> {
     }
 
     /// Splits the time of a process.
-    fn process(&mut self, pid: u32, from: u64, to: u64, depth: usize) {
-        let timelines = self.timelines;
+    fn process(&mut self, from: u64, to: u64, at: Position) {
+        let (timelines, pid) = (self.timelines, at.pid);
         self.visited.insert(pid);
         let Some(process) = timelines.processes.get(&pid) else {
             let name = timelines.spawned.get(&pid).map_or("?", String::as_str);
@@ -129,12 +140,7 @@ impl<'a> Split<'a> {
             until = (*since).clamp(from, to);
             self.miss(program, to - until);
         }
-        self.thread(
-            process,
-            pid,
-            Interval { from, to: until },
-            Position { pid, depth },
-        );
+        self.thread(process, pid, Interval { from, to: until }, at);
     }
 
     fn thread(&mut self, process: &Process, tid: u32, within: Interval, at: Position) {
@@ -208,18 +214,15 @@ impl<'a> Split<'a> {
             let Some((tid, _)) = others.max_by_key(|(_, thread)| waits(thread)) else {
                 return false;
             };
-            self.thread(
-                process,
-                *tid,
-                within,
-                Position {
-                    pid,
-                    depth: depth + 1,
-                },
-            );
+            let depth = depth + 1;
+            self.thread(process, *tid, within, Position { depth, ..at });
             return true;
         }
-        if !matches!(span.op, Op::WaitChild | Op::Read | Op::ReadStream) {
+        let is_pipe = matches!(
+            span.op,
+            Op::Read | Op::ReadStream | Op::Write | Op::WriteVector | Op::WriteStream
+        );
+        if span.op != Op::WaitChild && !is_pipe {
             return false;
         }
         let by_result = u32::try_from(span.result).ok().filter(|child| {
@@ -236,6 +239,7 @@ impl<'a> Split<'a> {
             (Op::WaitChild, Some(child)) => child,
             (_, _) => match running {
                 Some((child, _)) => *child,
+                None if is_pipe && !at.is_peer => return self.follow_peer(process, within, at),
                 None => return false,
             },
         };
@@ -245,8 +249,65 @@ impl<'a> Split<'a> {
             .map_or(from, |child| child.start_ns);
         let started = started.clamp(from, to);
         *self.parts.entry(Part::NotFiles).or_default() += started - from;
-        self.process(child, started, to, depth + 1);
+        let depth = depth + 1;
+        self.process(
+            started,
+            to,
+            Position {
+                pid: child,
+                depth,
+                ..at
+            },
+        );
         true
+    }
+
+    /// Splits the time of a wait for a pipe by the busiest of the processes that run beside this
+    /// one: the commands of a pipeline have the shell as their parent.
+    fn follow_peer(&mut self, process: &Process, within: Interval, at: Position) -> bool {
+        let timelines = self.timelines;
+        if !timelines.processes.contains_key(&process.parent) {
+            return false;
+        }
+        let peers = timelines.processes.iter().filter(|(pid, peer)| {
+            let overlaps = peer.start_ns <= within.from && peer.end_ns >= within.to;
+            **pid != at.pid && peer.parent == process.parent && overlaps
+        });
+        let busiest = peers
+            .map(|(pid, peer)| (self.busy_ns(*pid, peer, within), *pid))
+            .max()
+            .filter(|(busy_ns, _)| *busy_ns > 0);
+        let Some((_, pid)) = busiest else {
+            return false;
+        };
+        let depth = at.depth + 1;
+        let is_peer = true;
+        self.process(
+            within.from,
+            within.to,
+            Position {
+                pid,
+                depth,
+                is_peer,
+            },
+        );
+        true
+    }
+
+    /// Returns how long a process's main thread ran or waited for files, in nanoseconds.
+    fn busy_ns(&mut self, pid: u32, process: &Process, within: Interval) -> u64 {
+        let Some(thread) = process.threads.get(&pid) else {
+            return 0;
+        };
+        let spans = thread
+            .spans
+            .iter()
+            .filter(|span| span.start_ns < within.to && span.start_ns + span.wall_ns > within.from);
+        let waits: u64 = spans
+            .filter(|span| self.part_of(span) != Part::NotFiles)
+            .map(|span| span.wait_ns.min(within.to - within.from))
+            .sum();
+        waits + thread.cpu_between(within.from, within.to)
     }
 
     /// Returns the part that the wait of a call is of.

@@ -1,7 +1,7 @@
 //! One record: the time of a call, its waits where they matter, and the names of its files.
 
 use crate::calls::{Call, Names, Op, Returns};
-use crate::layout::{INCLUDES_GAP, MEASURED, PATH_MAX, Record};
+use crate::layout::{F_SETFD, INCLUDES_GAP, MEASURED, PATH_MAX, Record, WORKING_DIRECTORY};
 use crate::system::{self, Usage};
 use crate::{Arguments, forward, ring};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -14,8 +14,6 @@ const BUFFERED_NS: u64 = 2_000;
 const CREATES_EMPTY: u64 = 0o1001;
 /// What opendir(3) opens with.
 const O_CLOEXEC: u64 = 0o2_000_000;
-/// The command of fcntl(2) whose argument is recorded.
-const F_SETFD: u64 = 2;
 /// Threads with counters of their own.
 const THREADS: usize = 1024;
 
@@ -270,9 +268,8 @@ fn name(record: &mut Record, call: &Call, a: &Arguments, result: usize) {
         record.other_fd = a[2] as i32;
     }
     if matches!(call.names, Names::Path(_) | Names::OpenedDirectory(_) | Names::Two(..)) {
-        // Relative to the working directory.
-        record.fd = -100;
-        record.other_fd = -100;
+        record.fd = WORKING_DIRECTORY;
+        record.other_fd = WORKING_DIRECTORY;
     }
 }
 
@@ -317,7 +314,7 @@ pub(crate) fn mark(op: Op, path: u32, second: u32, detail: u64) {
         // A child of vfork(2) has this memory, and an id of its own.
         pid: system::pid(),
         tid: thread.tid.load(Ordering::Relaxed),
-        fd: -100,
+        fd: WORKING_DIRECTORY,
         path,
         second,
         other_fd: -1,

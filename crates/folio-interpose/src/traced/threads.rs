@@ -5,7 +5,7 @@ use super::program;
 use super::system::{self, CallStop};
 use super::table::{ARCHITECTURE, Table};
 use crate::calls::{Call, Names, Op, Returns};
-use crate::layout::{INCLUDES_GAP, MEASURED, PATH_MAX, Record};
+use crate::layout::{F_SETFD, INCLUDES_GAP, MEASURED, PATH_MAX, Record, WORKING_DIRECTORY};
 use crate::ring::Mapping;
 use std::collections::HashMap;
 use std::path::Path;
@@ -20,10 +20,6 @@ const SWITCHES_NS: u64 = 8_000;
 const ADJUSTMENT_NS: u64 = 50;
 /// The result of a call that still waits at the end of the trace: EINTR.
 const UNFINISHED: i64 = -4;
-/// AT_FDCWD: paths are relative to the working directory.
-const WORKING_DIRECTORY: i32 = -100;
-/// The command of fcntl(2) whose argument is recorded.
-const F_SETFD: u64 = 2;
 
 /// A call that has begun.
 #[derive(Debug, Clone, Copy)]
