@@ -10,12 +10,14 @@ use crate::image_path::ImagePath;
 use crate::output::io_reason;
 use crate::session::Session;
 use folio_remote::Address;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::fd::IntoRawFd;
+use std::os::fd::{IntoRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -26,6 +28,11 @@ const STATE_LEN: usize = 8;
 const SERVING: &[u8; STATE_LEN] = b"serving ";
 const STORED: &[u8; STATE_LEN] = b"stored  ";
 const FAILED: &[u8; STATE_LEN] = b"failed  ";
+/// How long a server that has unlocked its record may take to end.
+const END_LIMIT: Timespec = Timespec {
+    tv_sec: 5,
+    tv_nsec: 0,
+};
 
 /// The record of a mount that this process serves.
 pub(crate) struct MountRecord {
@@ -122,6 +129,13 @@ impl Found {
         })
     }
 
+    /// Returns the process of the server, if there is one of its id.
+    fn server(&self) -> Option<OwnedFd> {
+        let name = self.path.file_name()?.to_str()?;
+        let id = name.split('-').next()?.parse().ok()?;
+        pidfd_open(Pid::from_raw(id)?, PidfdFlags::empty()).ok()
+    }
+
     /// Returns the messages of a server that has ended, and removes the record.
     fn take(mut self) -> io::Result<Ended> {
         let mut state = [0; STATE_LEN];
@@ -170,10 +184,16 @@ pub(crate) fn wait(place: &OsStr, session: &Session) -> Outcome {
 
 fn wait_for_all(place: &OsStr, session: &Session) -> io::Result<()> {
     for record in find(place)? {
+        // Before its end: later the id may be that of another process.
+        let server = record.server();
         while let Err(error) = flock(&record.file, FlockOperation::LockShared) {
             if error != Errno::INTR {
                 return Err(error.into());
             }
+        }
+        // The kernel closes the files of a process in any order: the image's may come last.
+        if let Some(server) = &server {
+            let _ = poll(&mut [PollFd::new(server, PollFlags::IN)], Some(&END_LIMIT));
         }
         let ended = record.take()?;
         io::stderr().write_all(&ended.messages)?;
