@@ -120,8 +120,8 @@ fn pipeline_waits_for_its_slowest_command() {
     requires!(tool("dd"), tool("python3"));
     let folder = TempDir::new().unwrap();
     let script = "python3 -c 'import sys, time\nend = time.monotonic() + 1\n\
-                  while time.monotonic() < end: sys.stdout.write(\"x\" * 4096)' \
-                  | dd of=file bs=4k iflag=fullblock oflag=dsync status=none";
+                  while time.monotonic() < end: sys.stdout.write(\"x\" * 65536)' \
+                  | dd of=file bs=4M iflag=fullblock oflag=dsync status=none";
     let found = workload(folder.path(), &["sh", "-c", script]);
     assert_eq!(faults(&found), ["synchronous-writes"], "{found:#}");
 }

@@ -303,8 +303,7 @@ fn judge_tiny(workload: &Workload) -> Option<(u64, Check)> {
     let each = round(first.bytes as f64 / first.calls.max(1) as f64, 1);
     let finding = Finding {
         workload,
-        // A loop that reads and writes has two files.
-        cost_ns: workload.tiny.iter().map(|tiny| tiny.ns).sum(),
+        cost_ns: first.ns,
         saved: 1.0 - (each / BUFFER_BYTES as f64).min(1.0),
     };
     if !finding.is_large() || first.calls < SMALL_CALLS_MIN {
