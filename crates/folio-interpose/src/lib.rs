@@ -33,8 +33,8 @@ pub use calls::{Call, Detail, Names, Op, Returns, TINY_BYTES};
 pub use layout::{INCLUDES_GAP, MEASURED, Record};
 pub use object::{Preload, is_supported};
 pub use ring::Ring;
-pub use traced::{Ended, Reach, Tracer, reach};
-pub use tracker::{Event, FileId, OpenFile, Tracker};
+pub use traced::{Ended, Reach, Tracer, now, reach};
+pub use tracker::{Event, FileId, O_TRUNC, OpenFile, Tracker};
 
 /// Returns the table of calls, by the name of the C library's function.
 pub fn table() -> Vec<(&'static str, Call)> {

@@ -6,8 +6,8 @@ use crate::ring::Ring;
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
 
-/// Flags of open(2), of the 64-bit architectures.
-const O_TRUNC: u64 = 0o1000;
+/// The flag of open(2) that truncates a file, of the 64-bit architectures.
+pub const O_TRUNC: u64 = 0o1000;
 const O_CLOEXEC: u64 = 0o2_000_000;
 /// Commands of fcntl(2).
 const F_DUPFD: u64 = 0;

@@ -19,7 +19,7 @@ pub use part::{Cost, Part, Tiny, Unreached};
 
 use crate::probe::memory::During;
 use critical::Split;
-use folio_interpose::{Preload, Reach, Ring, Tracer, Tracker, reach};
+use folio_interpose::{Preload, Reach, Ring, Tracer, Tracker, now, reach};
 use mounted::Mounted;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags};
@@ -305,10 +305,4 @@ fn inherited() -> Vec<(i32, PathBuf)> {
     (0..3)
         .filter_map(|fd| Some((fd, path(fd).filter(|path| path.is_absolute())?)))
         .collect()
-}
-
-/// CLOCK_MONOTONIC, in nanoseconds.
-fn now() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

@@ -1,12 +1,9 @@
 //! Processes and threads over time: readings of their processor time, and the calls that waited.
 
 use folio_interpose::{
-    Event, FileId, INCLUDES_GAP, MEASURED, Op, Record, Ring, TINY_BYTES, Tracker,
+    Event, FileId, INCLUDES_GAP, MEASURED, O_TRUNC, Op, Record, Ring, TINY_BYTES, Tracker,
 };
 use std::collections::HashMap;
-
-/// The flag of open(2) that truncates a file.
-const O_TRUNC: u64 = 0o1000;
 
 /// A call that took long, or the time between calls in which a disk read pages of mapped files.
 #[derive(Debug, Clone, Copy)]

@@ -73,12 +73,13 @@ pub(super) fn open_files(pid: u32) -> Vec<(i32, PathBuf, u64)> {
     let names = entries.into_iter().flatten().flatten();
     let open = |entry: fs::DirEntry| {
         let fd: i32 = entry.file_name().to_str()?.parse().ok()?;
+        // Pipes and sockets have no path.
         let path = fs::read_link(entry.path()).ok()?;
+        let path = path.is_absolute().then_some(path)?;
         let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).ok()?;
         let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
         let flags = u64::from_str_radix(flags.trim(), 8).ok()?;
-        // Pipes and sockets have no path.
-        path.is_absolute().then_some((fd, path, flags))
+        Some((fd, path, flags))
     };
     names.filter_map(open).collect()
 }

@@ -22,6 +22,7 @@ mod threads;
 mod tracing;
 
 pub use program::{Reach, reach};
+pub use threads::now;
 pub use tracing::Ended;
 
 use crate::ring::Ring;

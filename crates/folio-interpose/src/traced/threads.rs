@@ -441,8 +441,8 @@ fn text(ring: &Mapping, tid: u32, address: usize) -> u32 {
     len.map_or(0, |len| ring.path(&bytes[..len]))
 }
 
-/// CLOCK_MONOTONIC, in nanoseconds.
-pub(super) fn now() -> u64 {
+/// Returns the time of the clock of records, CLOCK_MONOTONIC, in nanoseconds.
+pub fn now() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
