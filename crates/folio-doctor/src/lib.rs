@@ -57,6 +57,6 @@ pub use probe::{Fact, Facts, Kind, Limits, probe};
 pub use sample::{Sample, sample};
 pub use text::reason;
 pub use workload::{
-    CommandOutput, Cost, MountedOn, Part, Recorder, Tiny, Unreached, Workload,
-    attach as attach_workload, run as run_workload,
+    CommandOutput, Cost, FileCost, Lane, MountedOn, Part, Recorder, Strip, Timeline, Tiny,
+    Unreached, Workload, attach as attach_workload, run as run_workload,
 };

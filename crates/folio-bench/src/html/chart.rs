@@ -1,8 +1,8 @@
 //! Bars with their spread, as SVG.
 
-use super::escape::Text;
 use crate::published::PublishedFigure;
 use crate::report::{Row, Unit};
+use folio_html::Text;
 use std::fmt::Write;
 
 /// One bar.

@@ -2,48 +2,34 @@
 //! dark.
 
 mod chart;
-mod escape;
 
 use crate::published::PublishedCase;
 use crate::report::{Report, Results, Row, Table, Verdict};
 use crate::text::aims_words;
 use chart::Bar;
-use escape::Text;
+use folio_html::Text;
 use std::fmt::Write;
 
 const STYLE: &str = include_str!("style.css");
 
-/// Nothing is loaded from anywhere, and no script runs, whatever a name in the page says.
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
-
 /// The page.
 pub fn html(results: &Results) -> String {
-    let mut page = String::new();
     let names: Vec<&str> = results.scenarios.iter().map(Report::heading).collect();
     let title = format!("folio bench: {}", names.join(", "));
-    let title = Text(title);
-    let _ = write!(
-        page,
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n\
-         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
-    );
+    let mut body = String::new();
     for warning in results.warnings() {
         let _ = writeln!(
-            page,
+            body,
             "<p class=\"warning\" role=\"note\">{}</p>",
             Text(warning)
         );
     }
-    summaries(&mut page, results);
-    head(&mut page, results);
+    summaries(&mut body, results);
+    head(&mut body, results);
     for (at, report) in results.scenarios.iter().enumerate() {
-        section(&mut page, at, report);
+        section(&mut body, at, report);
     }
-    page.push_str("</main>\n</body>\n</html>\n");
-    page
+    folio_html::page(&title, STYLE, &body)
 }
 
 /// One sentence for each published case, before everything else.

@@ -332,7 +332,7 @@ fn judge_tiny(workload: &Workload) -> Option<(u64, Check)> {
 mod tests {
     use super::*;
     use crate::finding::Verdict;
-    use crate::workload::{MountedOn, Recorder};
+    use crate::workload::{MountedOn, Recorder, Timeline};
 
     /// The verdict on this many writes with O_SYNC, which take half of the time.
     fn verdict_on(calls: u64) -> Verdict {
@@ -359,6 +359,8 @@ mod tests {
             wall_ns: 2_000_000_000,
             parts: Vec::new(),
             costs: vec![cost],
+            files: Vec::new(),
+            timeline: Timeline::default(),
             tiny: Vec::new(),
             unreached: Vec::new(),
             mounts: vec![mount],

@@ -1,9 +1,13 @@
 //! The critical path: the main thread of the command, and of each wait for a child the child.
 
+use super::by_file::{CallsByFile, SmallLoop};
 use super::mounted::Mounted;
-use super::part::{Cost, Part, Tiny, Unreached};
+use super::part::{Cost, FileCost, Part, Tiny, Unreached};
+use super::strip::{Interval, Strip};
 use super::timeline::{Process, Span, Thread, Timelines};
+use super::visit::Visit;
 use folio_interpose::{FileId, Op, Tracker};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Flags of open(2) by which each write waits for the disk: O_SYNC and O_DSYNC.
@@ -16,13 +20,6 @@ const DEPTH_MAX: usize = 64;
 const FOLLOWED_NS: u64 = 1_000_000;
 /// Small calls on a file that are worth a finding.
 const SMALL_CALLS_MIN: u64 = 1000;
-
-/// A part of the time, in nanoseconds of CLOCK_MONOTONIC.
-#[derive(Clone, Copy)]
-struct Interval {
-    from: u64,
-    to: u64,
-}
 
 /// A process on the critical path.
 #[derive(Clone, Copy)]
@@ -43,26 +40,16 @@ fn first_position(pid: u32) -> Position {
     }
 }
 
-/// Calls of one part on one mount.
-#[derive(Default)]
-struct Group {
-    calls: u64,
-    files: HashSet<FileId>,
-    wait_ns: u64,
-    wall_ns: u64,
-    bytes: u64,
-    device_bytes: u64,
-    replacements: u64,
-    longest: (u64, Option<FileId>),
-}
-
 /// The wall time, as it is split.
 pub(super) struct Split<'a> {
     timelines: &'a Timelines,
     tracker: &'a Tracker,
     mounted: &'a mut Mounted,
-    parts: HashMap<Part, u64>,
-    groups: BTreeMap<(Part, usize), Group>,
+    /// The parts of the wall time, over the run.
+    path: Strip,
+    /// Time that a thread was on the path in a bucket, by process, thread and bucket.
+    on_path: HashMap<(u32, u32, usize), u64>,
+    calls: CallsByFile,
     unreached: BTreeMap<String, u64>,
     visited: HashSet<u32>,
     mounts: HashMap<FileId, usize>,
@@ -71,7 +58,9 @@ pub(super) struct Split<'a> {
 /// The result.
 pub(super) struct Found {
     pub(super) parts: Vec<(Part, u64)>,
+    pub(super) path: Strip,
     pub(super) costs: Vec<Cost>,
+    pub(super) files: Vec<FileCost>,
     pub(super) tiny: Vec<Tiny>,
     pub(super) unreached: Vec<Unreached>,
 }
@@ -81,13 +70,15 @@ impl<'a> Split<'a> {
         timelines: &'a Timelines,
         tracker: &'a Tracker,
         mounted: &'a mut Mounted,
+        whole: Interval,
     ) -> Self {
         Self {
             timelines,
             tracker,
             mounted,
-            parts: HashMap::new(),
-            groups: BTreeMap::new(),
+            path: Strip::new(whole),
+            on_path: HashMap::new(),
+            calls: CallsByFile::default(),
             unreached: BTreeMap::new(),
             visited: HashSet::new(),
             mounts: HashMap::new(),
@@ -95,10 +86,11 @@ impl<'a> Split<'a> {
     }
 
     /// Splits the time of the command.
-    pub(super) fn root(&mut self, pid: u32, from: u64, to: u64, program: &str) {
+    pub(super) fn root(&mut self, pid: u32, whole: Interval, program: &str) {
+        let Interval { from, to } = whole;
         let timelines = self.timelines;
         let Some(process) = timelines.processes.get(&pid) else {
-            self.miss(program, to - from);
+            self.miss(program, whole);
             return;
         };
         let started = process.start_ns.clamp(from, to);
@@ -109,18 +101,21 @@ impl<'a> Split<'a> {
             .get(&pid)
             .and_then(|thread| thread.readings.first());
         let cpu_ns = first.map_or(0, |first| first.cpu_ns).min(started - from);
-        *self.parts.entry(Part::Cpu).or_default() += cpu_ns;
-        *self.parts.entry(Part::NotFiles).or_default() += started - from - cpu_ns;
+        let before = Interval { from, to: started };
+        self.path.add(Part::Cpu, before, cpu_ns);
+        self.path
+            .add(Part::NotFiles, before, started - from - cpu_ns);
         if process.has_ended || process.unreached.is_some() {
             self.process(started, to.max(ended), first_position(pid));
         } else {
             self.process(started, ended, first_position(pid));
-            self.miss(program, to - ended);
+            self.miss(program, Interval { from: ended, to });
         }
     }
 
-    fn miss(&mut self, program: &str, ns: u64) {
-        *self.parts.entry(Part::Unknown).or_default() += ns;
+    fn miss(&mut self, program: &str, within: Interval) {
+        let ns = within.to - within.from;
+        self.path.add(Part::Unknown, within, ns);
         if ns > 0 {
             *self.unreached.entry(program.to_owned()).or_default() += ns;
         }
@@ -132,13 +127,13 @@ impl<'a> Split<'a> {
         self.visited.insert(pid);
         let Some(process) = timelines.processes.get(&pid) else {
             let name = timelines.spawned.get(&pid).map_or("?", String::as_str);
-            self.miss(name, to - from);
+            self.miss(name, Interval { from, to });
             return;
         };
         let mut until = to;
         if let Some((since, program)) = &process.unreached {
             until = (*since).clamp(from, to);
-            self.miss(program, to - until);
+            self.miss(program, Interval { from: until, to });
         }
         self.thread(process, pid, Interval { from, to: until }, at);
     }
@@ -146,59 +141,24 @@ impl<'a> Split<'a> {
     fn thread(&mut self, process: &Process, tid: u32, within: Interval, at: Position) {
         let (from, to) = (within.from, within.to);
         let Some(thread) = process.threads.get(&tid) else {
-            *self.parts.entry(Part::NotFiles).or_default() += to - from;
+            self.path.add(Part::NotFiles, within, to - from);
             return;
         };
-        let mut own_ns = to - from;
-        let mut waited_ns = 0;
-        // For a processor, in calls.
-        let mut counted_ns = 0;
-        let mut done = from;
-        for span in &thread.spans {
-            let start = span.start_ns.max(done);
-            let end = (span.start_ns + span.wall_ns).min(to);
-            if end <= start {
-                continue;
-            }
+        let mut visit = Visit::new(process, thread, within, &self.path);
+        for (call, span) in thread.calls(within) {
             let part = self.part_of(span);
             let is_followed = part == Part::NotFiles && span.wait_ns >= FOLLOWED_NS;
-            if is_followed
-                && self.follow(
-                    process,
-                    span,
-                    Interval {
-                        from: start,
-                        to: end,
-                    },
-                    at,
-                )
-            {
-                own_ns -= end - start;
-                done = end;
-                continue;
+            if is_followed && self.follow(process, span, call, at) {
+                visit.skip(call, &self.path);
+            } else if part != Part::NotFiles {
+                let wait = span.wait_ns.min(call.to - call.from);
+                visit.wait(part, call, wait, &mut self.path);
+                self.calls.add(part, span, wait);
             }
-            let wait = span.wait_ns.min(end - start);
-            if part != Part::NotFiles {
-                waited_ns += wait;
-                counted_ns += if part == Part::Processor { wait } else { 0 };
-                self.add(part, span, wait);
-            }
-            done = end;
         }
-        let cpu_ns = thread
-            .cpu_between(from, to)
-            .min(own_ns - waited_ns.min(own_ns));
-        *self.parts.entry(Part::Cpu).or_default() += cpu_ns;
-        let rest_ns = own_ns.saturating_sub(waited_ns + cpu_ns);
-        let stopped_ns = thread.stopped_between(from, to).min(rest_ns);
-        *self.parts.entry(Part::Tracing).or_default() += stopped_ns;
-        let rest_ns = rest_ns - stopped_ns;
-        // Of its whole life: the part of this interval.
-        let life_ns = process.end_ns.saturating_sub(process.start_ns).max(1);
-        let delay = process.run_delay_ns as f64 * (own_ns as f64 / life_ns as f64).min(1.0);
-        let delay_ns = (delay as u64).saturating_sub(counted_ns).min(rest_ns);
-        *self.parts.entry(Part::Processor).or_default() += delay_ns;
-        *self.parts.entry(Part::NotFiles).or_default() += rest_ns - delay_ns;
+        for (bucket, own_ns) in visit.finish(&mut self.path) {
+            *self.on_path.entry((at.pid, tid, bucket)).or_default() += own_ns;
+        }
     }
 
     /// Splits the time of a wait by what it waits for; returns whether that is known.
@@ -248,7 +208,8 @@ impl<'a> Split<'a> {
             .get(&child)
             .map_or(from, |child| child.start_ns);
         let started = started.clamp(from, to);
-        *self.parts.entry(Part::NotFiles).or_default() += started - from;
+        let before = Interval { from, to: started };
+        self.path.add(Part::NotFiles, before, started - from);
         let depth = depth + 1;
         self.process(
             started,
@@ -299,21 +260,22 @@ impl<'a> Split<'a> {
         let Some(thread) = process.threads.get(&pid) else {
             return 0;
         };
-        let spans = thread
-            .spans
-            .iter()
-            .filter(|span| span.start_ns < within.to && span.start_ns + span.wall_ns > within.from);
-        let waits: u64 = spans
-            .filter(|span| self.part_of(span) != Part::NotFiles)
-            .map(|span| span.wait_ns.min(within.to - within.from))
-            .sum();
-        waits + thread.cpu_between(within.from, within.to)
+        self.file_waits_ns(thread, within) + thread.cpu_between(within.from, within.to)
+    }
+
+    /// Returns how long a thread waited for files, in nanoseconds.
+    pub(super) fn file_waits_ns(&mut self, thread: &Thread, within: Interval) -> u64 {
+        let calls = thread.calls(within);
+        let waits = calls.filter(|(_, span)| self.part_of(span) != Part::NotFiles);
+        waits
+            .map(|(call, span)| span.wait_ns.min(call.to - call.from))
+            .sum()
     }
 
     /// Returns the part that the wait of a call is of.
-    fn part_of(&mut self, span: &Span) -> Part {
+    pub(super) fn part_of(&mut self, span: &Span) -> Part {
         let is_map = span.op == Op::Map;
-        let mount = span.file.map(|file| self.mount_of(file));
+        let mount = span.file.map(|file| self.mount_of(Some(file)));
         let has_files = is_map || mount.is_some_and(|mount| self.mounted.get(mount).has_files);
         let is_listing = matches!(span.op, Op::List | Op::SyncMap);
         if !has_files && !is_listing {
@@ -348,89 +310,82 @@ impl<'a> Split<'a> {
         }
     }
 
-    fn mount_of(&mut self, file: FileId) -> usize {
+    /// Returns the mount of a file; that of the root directory without one.
+    fn mount_of(&mut self, file: Option<FileId>) -> usize {
         let (tracker, mounted) = (self.tracker, &mut *self.mounted);
+        let Some(file) = file else {
+            return mounted.of(std::path::Path::new("/"));
+        };
         let found = self.mounts.entry(file);
         *found.or_insert_with(|| mounted.of(tracker.path(file)))
     }
 
-    fn add(&mut self, part: Part, span: &Span, wait_ns: u64) {
-        *self.parts.entry(part).or_default() += wait_ns;
-        let mount = match span.file {
-            Some(file) => self.mount_of(file),
-            None => self.mounted.of(std::path::Path::new("/")),
-        };
-        let group = self.groups.entry((part, mount)).or_default();
-        group.calls += 1;
-        group.files.extend(span.file);
-        group.wait_ns += wait_ns;
-        group.wall_ns += span.wall_ns;
-        if span.moves_bytes() {
-            group.bytes += span.result.max(0) as u64;
-        }
-        group.device_bytes += span.read_bytes;
-        group.replacements += u64::from(span.is_replacement);
-        group.longest = group.longest.max((wait_ns, span.file));
+    /// Returns the time of the run.
+    pub(super) fn whole(&self) -> Interval {
+        self.path.whole()
+    }
+
+    pub(super) fn timelines(&self) -> &'a Timelines {
+        self.timelines
+    }
+
+    /// Returns the time that threads were on the path, by process, thread and bucket.
+    pub(super) fn on_path(&self) -> impl Iterator<Item = (&(u32, u32, usize), &u64)> {
+        self.on_path.iter()
     }
 
     pub(super) fn finish(mut self) -> Found {
-        let tiny = self.tiny();
-        let tiny_ns: u64 = tiny.iter().map(|tiny| tiny.ns).sum();
-        let cpu = self.parts.entry(Part::Cpu).or_default();
-        let tiny_ns = tiny_ns.min(*cpu);
-        *cpu -= tiny_ns;
-        self.parts.insert(Part::TinyBuffers, tiny_ns);
-        let part = |part: Part| (part, self.parts.get(&part).copied().unwrap_or(0));
-        let path = |file: FileId| self.tracker.path(file).to_owned();
-        let cost = |((part, mount), group): (&(Part, usize), &Group)| Cost {
-            part: *part,
-            mount: *mount,
-            calls: group.calls,
-            files: group.files.len(),
-            wait_ns: group.wait_ns,
-            wall_ns: group.wall_ns,
-            bytes: group.bytes,
-            device_bytes: group.device_bytes,
-            replacements: group.replacements,
-            example: group.longest.1.map(path),
-        };
+        let mut small: Vec<_> = self.visited.clone().into_iter().collect();
+        let mut small: Vec<_> = small.drain(..).flat_map(|pid| self.small_of(pid)).collect();
+        small.sort_by_key(|found| Reverse(found.small.ns));
+        let left = small
+            .iter()
+            .map(|found| found.small.convert(&mut self.path));
+        let left_ns = left.sum();
+        let whole = self.whole();
+        let parts = [Part::Cpu, Part::TinyBuffers];
+        self.path.convert(parts, whole, left_ns);
+        let calls = std::mem::take(&mut self.calls);
+        let tracker = self.tracker;
+        let mut mount_of = |file| self.mount_of(file);
+        let costs = calls.costs(tracker, &mut mount_of);
+        let files = calls.files(&small, tracker, &mut mount_of);
+        let tiny = small.iter().map(|found| Tiny {
+            path: tracker.path(found.file).to_owned(),
+            is_write: found.is_write,
+            calls: found.small.calls,
+            bytes: found.small.bytes,
+            ns: found.small.ns,
+        });
         let seconds = |ns: u64| (ns as f64 / 1e6).round() / 1e3;
+        let unreached = self.unreached.iter().map(|(program, ns)| Unreached {
+            program: program.clone(),
+            seconds: seconds(*ns),
+        });
         Found {
-            parts: Part::ALL.into_iter().map(part).collect(),
-            costs: self.groups.iter().map(cost).collect(),
-            tiny,
-            unreached: self
-                .unreached
-                .iter()
-                .map(|(program, ns)| Unreached {
-                    program: program.clone(),
-                    seconds: seconds(*ns),
-                })
-                .collect(),
+            parts: Part::ALL.map(|part| (part, self.path.total(part))).to_vec(),
+            costs,
+            files,
+            tiny: tiny.collect(),
+            unreached: unreached.collect(),
+            path: self.path,
         }
     }
 
-    /// Returns the files that processes of the critical path read or write in small calls.
-    fn tiny(&mut self) -> Vec<Tiny> {
+    /// Returns the files that a process reads or writes in small calls.
+    pub(super) fn small_of(&mut self, pid: u32) -> Vec<SmallLoop> {
         let timelines = self.timelines;
-        let mut found = Vec::new();
-        for pid in self.visited.clone() {
-            let small = timelines.processes.get(&pid).map(|process| &process.small);
-            for ((file, is_write), small) in small.into_iter().flatten() {
-                let mount = self.mount_of(*file);
-                if small.calls < SMALL_CALLS_MIN || !self.mounted.get(mount).has_files {
-                    continue;
-                }
-                found.push(Tiny {
-                    path: self.tracker.path(*file).to_owned(),
-                    is_write: *is_write,
-                    calls: small.calls,
-                    bytes: small.bytes,
-                    ns: small.ns,
-                });
-            }
-        }
-        found.sort_by_key(|tiny| u64::MAX - tiny.ns);
-        found
+        let small = timelines.processes.get(&pid).map(|process| &process.small);
+        let found = small.into_iter().flatten();
+        let found = found.filter(|((file, _), small)| {
+            let mount = self.mount_of(Some(*file));
+            small.calls >= SMALL_CALLS_MIN && self.mounted.get(mount).has_files
+        });
+        let found = found.map(|((file, is_write), small)| SmallLoop {
+            file: *file,
+            is_write: *is_write,
+            small: *small,
+        });
+        found.collect()
     }
 }

@@ -5,17 +5,25 @@
 //!   command --ring--> timeline.rs    processes, threads, the calls that waited
 //!                        |
 //!                     critical.rs    the path from start to end: of each wait for a child, the child
+//!                     visit.rs       the time of one thread;  strip.rs  time by part and bucket
+//!                     by_file.rs     the calls of a part;     lanes.rs  threads over time
 //!                        |
 //!                     [`Workload`]   parts that sum to the wall time; costs by cause and mount
 //! ```
 
+mod by_file;
 mod critical;
+mod lanes;
 mod mounted;
 mod part;
+mod strip;
 mod timeline;
+mod visit;
 
+pub use lanes::{Lane, Timeline};
 pub use mounted::MountedOn;
-pub use part::{Cost, Part, Tiny, Unreached};
+pub use part::{Cost, FileCost, Part, Tiny, Unreached};
+pub use strip::Strip;
 
 use crate::probe::memory::During;
 use critical::Split;
@@ -31,6 +39,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use strip::Interval;
 use timeline::Timelines;
 
 /// Pause of the reader when the ring is empty.
@@ -65,6 +74,10 @@ pub struct Workload {
     pub parts: Vec<(Part, u64)>,
     /// Costs by cause and mount, on the critical path.
     pub costs: Vec<Cost>,
+    /// The files with the most time on the critical path, the costliest first.
+    pub files: Vec<FileCost>,
+    /// The run over time.
+    pub timeline: Timeline,
     /// Files read or written by many small calls.
     pub tiny: Vec<Tiny>,
     /// Programs that were not recorded.
@@ -269,8 +282,13 @@ impl Recording {
     fn finish(&self, pid: u32, name: &str, recorder: Recorder, end: End) -> Workload {
         let (status, end_ns) = end;
         let mut mounted = Mounted::read();
-        let mut split = Split::new(&self.timelines, &self.tracker, &mut mounted);
-        split.root(pid, self.start_ns, end_ns, name);
+        let whole = Interval {
+            from: self.start_ns,
+            to: end_ns,
+        };
+        let mut split = Split::new(&self.timelines, &self.tracker, &mut mounted, whole);
+        split.root(pid, whole, name);
+        let (lanes, omitted) = lanes::lanes(&mut split, &self.ring);
         let found = split.finish();
         Workload {
             status,
@@ -279,6 +297,12 @@ impl Recording {
             wall_ns: end_ns - self.start_ns,
             parts: found.parts,
             costs: found.costs,
+            files: found.files,
+            timeline: Timeline {
+                path: found.path,
+                lanes,
+                omitted,
+            },
             tiny: found.tiny,
             unreached: found.unreached,
             mounts: mounted.into_mounts(),

@@ -111,6 +111,43 @@ pub struct Cost {
     pub example: Option<PathBuf>,
 }
 
+impl Cost {
+    /// Returns the costs of no calls.
+    pub(super) fn new(part: Part, mount: usize) -> Self {
+        Self {
+            part,
+            mount,
+            calls: 0,
+            files: 0,
+            wait_ns: 0,
+            wall_ns: 0,
+            bytes: 0,
+            device_bytes: 0,
+            replacements: 0,
+            example: None,
+        }
+    }
+}
+
+/// A file, with the time of its calls on the critical path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileCost {
+    /// Its path.
+    pub path: PathBuf,
+    /// Index of its mount in [`Workload::mounts`](crate::Workload::mounts).
+    pub mount: usize,
+    /// The part with most of the time.
+    pub part: Part,
+    /// Calls that took at least 16 microseconds, and small calls.
+    pub calls: u64,
+    /// Bytes that they moved.
+    pub bytes: u64,
+    /// Time that they did not run, in nanoseconds.
+    pub wait_ns: u64,
+    /// Their waits, and the whole time of small calls, in nanoseconds.
+    pub cost_ns: u64,
+}
+
 /// A file that one process read or wrote in small calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tiny {

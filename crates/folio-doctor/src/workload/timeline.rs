@@ -1,5 +1,7 @@
 //! Processes and threads over time: readings of their processor time, and the calls that waited.
 
+use super::part::Part;
+use super::strip::{Interval, Strip};
 use folio_interpose::{
     Event, FileId, INCLUDES_GAP, MEASURED, O_TRUNC, Op, Record, Ring, TINY_BYTES, Tracker,
 };
@@ -38,6 +40,20 @@ pub(super) struct SmallCalls {
     pub(super) calls: u64,
     pub(super) bytes: u64,
     pub(super) ns: u64,
+    /// The start of the first one and the end of the last one.
+    pub(super) first_ns: u64,
+    pub(super) last_ns: u64,
+}
+
+impl SmallCalls {
+    /// Splits the processor time of the calls from the rest; returns what is not found.
+    pub(super) fn convert(&self, strip: &mut Strip) -> u64 {
+        let within = Interval {
+            from: self.first_ns,
+            to: self.last_ns,
+        };
+        strip.convert([Part::Cpu, Part::TinyBuffers], within, self.ns)
+    }
 }
 
 /// What a thread had used at a moment, in nanoseconds.
@@ -60,6 +76,8 @@ pub(super) struct Thread {
 #[derive(Debug, Default)]
 pub(super) struct Process {
     pub(super) parent: u32,
+    /// Place of its program's path in the ring; 0 if it has that of its parent.
+    pub(super) program: u32,
     pub(super) start_ns: u64,
     pub(super) end_ns: u64,
     pub(super) has_ended: bool,
@@ -102,7 +120,10 @@ impl Timelines {
                 process.unreached = Some((record.start_ns, name));
             }
             Op::Start => {
-                self.begun(record);
+                let process = self.begun(record);
+                if record.second != 0 {
+                    process.program = record.second;
+                }
             }
             _ => {}
         }
@@ -150,12 +171,17 @@ impl Timelines {
 impl Process {
     fn count_small(&mut self, event: &Event) {
         let is_write = matches!(event.op, Op::Write);
-        let size = event.record.detail;
+        let record = &event.record;
+        let size = record.detail;
         if let (Op::Read | Op::Write, Some(file), 1..=TINY_BYTES) = (event.op, event.file, size) {
             let small = self.small.entry((file, is_write)).or_default();
+            if small.calls == 0 {
+                small.first_ns = record.start_ns;
+            }
+            small.last_ns = record.start_ns + record.wall_ns;
             small.calls += 1;
-            small.bytes += event.record.result.max(0) as u64;
-            small.ns += event.record.wall_ns;
+            small.bytes += record.result.max(0) as u64;
+            small.ns += record.wall_ns;
         }
     }
 }
@@ -187,6 +213,22 @@ impl Thread {
             flags: 0,
             is_replacement: false,
         });
+    }
+
+    /// Returns the calls in an interval, each without what is of the calls before it.
+    pub(super) fn calls(&self, within: Interval) -> impl Iterator<Item = (Interval, &Span)> {
+        // They are in the order of their ends.
+        let first = |span: &Span| span.start_ns + span.wall_ns <= within.from;
+        let first = self.spans.partition_point(first);
+        let mut done = within.from;
+        self.spans[first..].iter().filter_map(move |span| {
+            let from = span.start_ns.max(done);
+            let to = (span.start_ns + span.wall_ns).min(within.to);
+            (from < to).then(|| {
+                done = to;
+                (Interval { from, to }, span)
+            })
+        })
     }
 
     /// Returns the processor time between two moments, in nanoseconds.

@@ -3,7 +3,8 @@
 use std::fmt::{self, Display, Write};
 
 /// Text as HTML and SVG have it, in an element or in an attribute with double quotes.
-pub(super) struct Text<T>(pub(super) T);
+#[derive(Debug, Clone, Copy)]
+pub struct Text<T>(pub T);
 
 impl<T: Display> Display for Text<T> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -23,10 +24,21 @@ impl Write for Escaping<'_, '_> {
             '\'' => self.0.write_str("&#39;"),
             // XML has no other ones below a space.
             '\n' | '\t' => self.0.write_char(character),
-            character if character.is_control() => self.0.write_char('\u{fffd}'),
+            character if character.is_control() || is_bidi(character) => {
+                self.0.write_char('\u{fffd}')
+            }
             character => self.0.write_char(character),
         })
     }
+}
+
+/// Returns whether a character changes the direction of the text after it: a name could then show
+/// words of the page in another order.
+fn is_bidi(character: char) -> bool {
+    matches!(
+        character,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    )
 }
 
 #[cfg(test)]
@@ -39,5 +51,6 @@ mod tests {
         let text = Text(hostile).to_string();
         let wanted = "&lt;/title&gt;&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt;&amp;amp;&#39;\u{fffd}\u{fffd}";
         assert_eq!(text, wanted);
+        assert_eq!(Text("a\u{202e}b").to_string(), "a\u{fffd}b");
     }
 }
