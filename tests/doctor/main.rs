@@ -7,6 +7,7 @@
 //!   tmpfs, overlay, bind mounts      the chain of layers, no false alarm                                   stacked.rs
 //!   commands                         the parts of their time, the causes of their waits                   workload.rs
 //!   static programs, processes       the same, by ptrace(2)                                                traced.rs
+//!   the page of --html              its parts, files and timeline; hostile names                            html.rs
 //!   a guest of QEMU                  a disk that allocates at first writes                                 guest.rs
 //! ```
 //!
@@ -16,6 +17,7 @@
 mod ext4;
 mod fuse;
 mod guest;
+mod html;
 #[path = "../fuse/mount.rs"]
 #[allow(dead_code)]
 mod mount;

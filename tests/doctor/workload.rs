@@ -5,7 +5,7 @@ use crate::served::{Keeps, Pages, Served};
 use std::time::Duration;
 
 /// Repeats a statement of Python for half a second: waits of a fast disk add up, too.
-const REPEAT: &str = "import os, time\nend = time.monotonic() + 0.5\n\
+pub(super) const REPEAT: &str = "import os, time\nend = time.monotonic() + 0.5\n\
                       while time.monotonic() < end: ";
 
 /// Splits the time of a command; returns the part of the report about it. The command runs once

@@ -116,19 +116,23 @@ impl Drop for LoopDevice {
 /// What mounts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum System {
-    /// The kernel's ext4 on a loop device.
-    Kernel,
+    /// A file system of the kernel, of this type, on a loop device.
+    Kernel(&'static str),
     Fuse2fs,
     /// `folio mount` by this program.
     Folio(PathBuf),
 }
 
 impl System {
+    /// The kernel's ext4.
+    pub(crate) const EXT4: Self = Self::Kernel("ext4");
+
     /// Returns why it cannot be measured here.
     pub(crate) fn missing(&self) -> Option<String> {
         match self {
-            Self::Kernel => {
-                lacking(&["mke2fs", "losetup", "mount", "umount"]).or_else(lacking_root)
+            Self::Kernel(fs_type) => {
+                let mkfs = format!("mkfs.{fs_type}");
+                lacking(&[&mkfs, "losetup", "mount", "umount"]).or_else(lacking_root)
             }
             Self::Fuse2fs => lacking(&["mke2fs", "fuse2fs", "umount"])
                 .or_else(fuse_missing)
@@ -143,14 +147,19 @@ impl System {
 
     fn name(&self) -> &'static str {
         match self {
-            Self::Kernel => "kernel",
+            Self::Kernel(_) => "kernel",
             Self::Fuse2fs => "fuse2fs",
             Self::Folio(_) => "folio",
         }
     }
 
-    /// Makes an empty ext4: by mke2fs, or by folio where that is missing.
+    /// Makes an empty file system: ext4 by mke2fs, or by folio where that is missing.
     fn make_image(&self, image: &Path, size_mib: u64) -> Outcome {
+        if let Self::Kernel(fs_type @ ("xfs" | "btrfs")) = self {
+            let file = std::fs::File::create(image).at(image)?;
+            file.set_len(size_mib << 20).at(image)?;
+            return run(tool(&format!("mkfs.{fs_type}"))?.arg(image)).map(drop);
+        }
         let size = format!("{size_mib}M");
         if let Self::Folio(program) = self
             && find("mke2fs").is_none()
@@ -175,7 +184,7 @@ pub(crate) struct Hosted {
     system: System,
     backing: PathBuf,
     options: String,
-    /// Whether the kernel's ext4 is mounted.
+    /// Whether the kernel's file system is mounted.
     is_mounted: bool,
     device: Option<LoopDevice>,
     /// The mount of a FUSE server.
@@ -183,7 +192,7 @@ pub(crate) struct Hosted {
 }
 
 impl Hosted {
-    /// Mounts a fresh ext4 in `folder`.
+    /// Mounts a fresh file system in `folder`.
     pub(crate) fn fresh(
         system: System,
         folder: &Path,
@@ -227,7 +236,7 @@ impl Hosted {
             device: None,
             served: None,
         };
-        if hosted.system == System::Kernel {
+        if matches!(hosted.system, System::Kernel(_)) {
             hosted.device = Some(LoopDevice::attach(&hosted.backing, &[])?);
         }
         hosted.mount()?;
@@ -235,13 +244,13 @@ impl Hosted {
     }
 
     fn mount(&mut self) -> Outcome {
-        if let Some(device) = &self.device {
+        if let (System::Kernel(fs_type), Some(device)) = (&self.system, &self.device) {
             let options = if self.options.is_empty() {
                 "defaults"
             } else {
                 &self.options
             };
-            device.mount("ext4", options, &self.mount_point)?;
+            device.mount(fs_type, options, &self.mount_point)?;
             self.is_mounted = true;
             return Ok(());
         }

@@ -69,18 +69,37 @@ pub(crate) fn new_size(text: &str) -> Result<NewSize, String> {
         .map_err(|error: folio::Error| error.to_string())
 }
 
-/// Parses a time in seconds or minutes, from 2 seconds to a day.
+/// Parses a time up to a day: a number with `us`, `ms`, `s`, `m` or `h`, or without a unit seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let (digits, unit) = match text.strip_suffix('m') {
-        Some(digits) => (digits, 60.0),
-        None => (text.strip_suffix('s').unwrap_or(text), 1.0),
+    time_from(0.0, text)
+}
+
+/// Parses the time of a measurement, from 2 seconds to a day.
+pub(crate) fn measured_time(text: &str) -> Result<Duration, String> {
+    time_from(2.0, text)
+}
+
+/// Parses the time between two rounds, from 10 milliseconds to a day.
+pub(crate) fn interval(text: &str) -> Result<Duration, String> {
+    time_from(0.01, text)
+}
+
+fn time_from(least_s: f64, text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let unit_s = match &text[digits.len()..] {
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        _ => f64::NAN,
     };
-    match digits.parse::<f64>() {
-        Ok(number) if (2.0..=86_400.0).contains(&(number * unit)) => {
-            Ok(Duration::from_secs_f64(number * unit))
+    match digits.parse::<f64>().map(|number| number * unit_s) {
+        Ok(seconds) if (least_s..=86_400.0).contains(&seconds) => {
+            Ok(Duration::from_secs_f64(seconds))
         }
         _ => Err(format!(
-            "invalid time {text:?}: expected 2s to 1440m (e.g. 30s or 2m)"
+            "invalid time {text:?}: expected {least_s}s to 24h, with us, ms, s, m or h (e.g. 30s)"
         )),
     }
 }
@@ -121,10 +140,17 @@ mod tests {
     }
 
     #[test]
-    fn times_are_seconds_or_minutes() {
-        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
-        assert_eq!(duration("30s"), duration("30"));
-        duration("1s").expect_err("too short");
-        duration("m").expect_err("no number");
+    fn time_units_are_those_of_systemd() {
+        let micros = |text| duration(text).map(|time| time.as_micros());
+        assert_eq!(micros("0"), Ok(0));
+        assert_eq!(micros("250us"), Ok(250));
+        assert_eq!(micros("1.5s"), micros("1500ms"));
+        assert_eq!(micros("30"), micros("0.5m"));
+        assert_eq!(micros("24h"), Ok(86_400_000_000));
+        for text in ["", "m", "-1s", "25h", "1d", "nan", "infs", "1 s"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+        measured_time("1s").expect_err("too short");
+        interval("5ms").expect_err("too short");
     }
 }

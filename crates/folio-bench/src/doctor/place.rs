@@ -1,7 +1,7 @@
 //! File systems to put set-ups on.
 
-use crate::command::{lacking, lacking_root, run as run_command, tool};
-use crate::hosted::{Hosted, LoopDevice, System, WriteLimit, throttle_missing};
+use crate::command::{lacking_root, run as run_command, tool};
+use crate::hosted::{Hosted, System, WriteLimit, throttle_missing};
 use crate::outcome::{Context, Outcome};
 use crate::race::{Run, scratch_in};
 use std::ffi::OsStr;
@@ -100,9 +100,8 @@ impl Place {
             Self::Disk | Self::Memory => None,
             Self::Group => group_folder().err().or_else(lacking_root),
             Self::Loop(disk) => {
-                let mkfs = format!("mkfs.{}", disk.fs_type);
                 let limit = disk.is_slow.then(throttle_missing).flatten();
-                lacking(&[&mkfs, "losetup"]).or_else(lacking_root).or(limit)
+                System::Kernel(disk.fs_type).missing().or(limit)
             }
             Self::Share(_) | Self::Image => System::Folio(folio.to_owned()).missing(),
         }
@@ -139,7 +138,6 @@ enum Keeps {
     Nothing,
     Folder { _folder: TempDir },
     Mount { _mount: Hosted },
-    Loop { _mount: LoopMount },
 }
 
 impl OpenPlace {
@@ -158,8 +156,13 @@ impl OpenPlace {
                 (root, Keeps::Folder { _folder: folder })
             }
             Place::Loop(disk) => {
-                let mount = LoopMount::new(scratch, disk)?;
-                (mount.mount_point.clone(), Keeps::Loop { _mount: mount })
+                let system = System::Kernel(disk.fs_type);
+                let mut mount = Hosted::fresh(system, scratch, SIZE_MIB, disk.options)?;
+                if disk.is_slow {
+                    mount.throttle(WriteLimit::BytesPerSecond(SLOW_BYTES_PER_S))?;
+                    mount.throttle(WriteLimit::PerSecond(SLOW_PER_S))?;
+                }
+                (mount.mount_point.clone(), Keeps::Mount { _mount: mount })
             }
             Place::Share(options) => {
                 let mount = Hosted::directory(&run.folio, scratch, options)?;
@@ -226,52 +229,5 @@ impl Drop for Group {
     fn drop(&mut self) {
         // A drop cannot report a failure; the group has no process any more.
         let _ = std::fs::remove_dir(&self.folder);
-    }
-}
-
-/// A mounted file system on a loop device.
-struct LoopMount {
-    mount_point: PathBuf,
-    image: PathBuf,
-    device: Option<LoopDevice>,
-}
-
-impl LoopMount {
-    fn new(scratch: &Path, disk: LoopOptions) -> Outcome<Self> {
-        let image = scratch.join(format!("{}.img", disk.fs_type));
-        let file = std::fs::File::create(&image).at(&image)?;
-        file.set_len(SIZE_MIB << 20).at(&image)?;
-        let mut mkfs = tool(&format!("mkfs.{}", disk.fs_type))?;
-        if disk.fs_type == "ext4" {
-            // No thread of the kernel writes the tables during a measurement.
-            mkfs.args(["-E", "lazy_itable_init=0,lazy_journal_init=0"]);
-        }
-        run_command(mkfs.arg(&image))?;
-        let mut device = LoopDevice::attach(&image, &[])?;
-        if disk.is_slow {
-            device.throttle(WriteLimit::BytesPerSecond(SLOW_BYTES_PER_S))?;
-            device.throttle(WriteLimit::PerSecond(SLOW_PER_S))?;
-        }
-        let mount_point = scratch.join(disk.fs_type);
-        std::fs::create_dir_all(&mount_point).at(&mount_point)?;
-        let options = match disk.options {
-            "" => "defaults",
-            options => options,
-        };
-        device.mount(disk.fs_type, options, &mount_point)?;
-        Ok(Self {
-            mount_point,
-            image,
-            device: Some(device),
-        })
-    }
-}
-
-impl Drop for LoopMount {
-    fn drop(&mut self) {
-        // A drop cannot report a failure; a mount that cannot be undone stays visible to the user.
-        let _ = tool("umount").and_then(|mut umount| run_command(umount.arg(&self.mount_point)));
-        self.device = None;
-        let _ = std::fs::remove_file(&self.image);
     }
 }

@@ -77,7 +77,7 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
     let contenders = [
         (None, ImageFormat::Raw),
         (None, ImageFormat::Qcow2),
-        (Some(System::Kernel), ImageFormat::Raw),
+        (Some(System::EXT4), ImageFormat::Raw),
         (Some(System::Fuse2fs), ImageFormat::Raw),
     ];
     for (system, format) in contenders {

@@ -108,11 +108,11 @@ fn contenders(disk: Disk, folio: &Path, report: &mut Report) -> Vec<Contender> {
         Disk::Limited => ("the kernel's ext4 at 128 MiB/s", throttle_missing()),
         Disk::Image(_) => ("the kernel's ext4", None),
     };
-    match System::Kernel.missing().or(missing) {
+    match System::EXT4.missing().or(missing) {
         Some(reason) => report.skip(what, reason),
         None => {
             let modes = [KERNEL, OFF, NODELALLOC];
-            let kernels = modes.map(|mode| Contender::hosted(System::Kernel, disk, mode));
+            let kernels = modes.map(|mode| Contender::hosted(System::EXT4, disk, mode));
             contenders.extend(kernels);
         }
     }

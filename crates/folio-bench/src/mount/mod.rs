@@ -171,7 +171,7 @@ fn contenders(options: &Options, folio: &Path) -> Vec<Contender> {
     let mut contenders = vec![
         contender(FOLIO, folio.clone()),
         contender("folio mount, directory", folio.clone()),
-        contender(KERNEL, System::Kernel),
+        contender(KERNEL, System::EXT4),
         contender(FUSE2FS, System::Fuse2fs),
     ];
     if let Some(words) = &options.with {

@@ -145,7 +145,7 @@ fn readers(
         (FOLIOFS, reader("foliofs", image, 60.0)),
         (HOST, reader("plain", root, 60.0)),
     ];
-    for (name, system) in [(KERNEL, System::Kernel), (FUSE2FS, System::Fuse2fs)] {
+    for (name, system) in [(KERNEL, System::EXT4), (FUSE2FS, System::Fuse2fs)] {
         let missing = system.missing().map(Into::into);
         let mount = || Hosted::reader(system, folder, image);
         match missing.map_or_else(mount, Err) {

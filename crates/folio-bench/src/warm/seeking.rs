@@ -37,7 +37,7 @@ const IMAGE_MIB_MIN: u64 = 64;
 
 /// Why there can be none here.
 pub(super) fn missing() -> Option<String> {
-    System::Kernel.missing().or_else(fuse_missing)
+    System::EXT4.missing().or_else(fuse_missing)
 }
 
 /// The mounted disk with a tree on it; dropping it unmounts.
@@ -154,7 +154,7 @@ impl Drop for SeekingDisk {
 /// An image of an aged ext4; how many bytes its files have.
 fn make_aged(folder: &Path, image: &Path, count: u64) -> Outcome<u64> {
     let mib = ((Tree::aged_bytes(count) * ROOM) >> 20).max(IMAGE_MIB_MIN);
-    let hosted = Hosted::fresh(System::Kernel, folder, mib, "nodelalloc")?;
+    let hosted = Hosted::fresh(System::EXT4, folder, mib, "nodelalloc")?;
     let tree = Tree::aged(&hosted.mount_point.join("tree"), count)?;
     // The mount ends with the value, and so does the name that it uses; the file stays.
     std::fs::rename(hosted.image(), image).at(image)?;

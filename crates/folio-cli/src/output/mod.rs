@@ -6,6 +6,7 @@
 //!   name_printer.rs   names, safe for a terminal
 //!   owners.rs         names of users and groups in an image
 //!   qemu_json.rs      JSON as qemu-img prints it
+//!   report_file.rs    a file for a report, opened before the work
 //! ```
 //!
 //! Above: `session` and all commands. Below: only the library.
@@ -13,9 +14,11 @@
 pub(crate) mod color;
 mod name_printer;
 mod qemu_json;
+mod report_file;
 
 pub(crate) use name_printer::NamePrinter;
 pub(crate) use qemu_json::qemu_json;
+pub(crate) use report_file::ReportFile;
 
 use folio::Timespec;
 use folio::cache::Counters;

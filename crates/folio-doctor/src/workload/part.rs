@@ -84,6 +84,28 @@ impl Part {
             Self::Unknown => "unknown",
         }
     }
+
+    /// Returns what its time is, in a few words.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::Cpu => "on a processor",
+            Self::TinyBuffers => "in calls that move few bytes each",
+            Self::ReadMisses => "reads that wait for data",
+            Self::Attributes => "stat(2) and similar calls",
+            Self::OpenAndLookup => "opens, and reads of directories",
+            Self::Fsync => "fsync(2), fdatasync(2), msync(2)",
+            Self::Close => "close(2), and opens that truncate",
+            Self::Rename => "rename(2)",
+            Self::Writes => "throttled, or first writes that allocate",
+            Self::SyncWrites => "writes that wait for the disk",
+            Self::Locks => "waits for locks of files",
+            Self::OtherFiles => "other calls on files",
+            Self::Processor => "runnable, without a free processor",
+            Self::NotFiles => "sleep, pipes, sockets",
+            Self::Tracing => "stopped, as system calls are traced",
+            Self::Unknown => "in programs that were not recorded",
+        }
+    }
 }
 
 /// The calls of one part on one mount that waited.

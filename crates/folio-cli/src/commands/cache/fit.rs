@@ -2,7 +2,7 @@
 
 use crate::exit::{Failure, Outcome};
 use crate::output::color::heading;
-use crate::output::human;
+use crate::output::{ReportFile, human};
 use crate::progress::Progress;
 use crate::session::Session;
 use clap::Args;
@@ -43,8 +43,8 @@ pub(super) struct Fit {
     /// Measure a control group: its folder, or its path below the mount
     #[arg(long, value_name = "PATH", conflicts_with = "estimate")]
     cgroup: Option<PathBuf>,
-    /// Maximum duration, in seconds (30s) or minutes (2m)
-    #[arg(long = "for", value_name = "TIME", value_parser = crate::value_parsers::duration, default_value = "30s")]
+    /// Maximum duration, such as 30s or 2m
+    #[arg(long = "for", value_name = "TIME", value_parser = crate::value_parsers::measured_time, default_value = "30s")]
     duration: Duration,
     /// Permitted refaults: pages per second that are read again after their eviction
     #[arg(long, value_name = "REFAULTS_PER_S", value_parser = rate, default_value = "100")]
@@ -78,6 +78,8 @@ pub(crate) struct FitOutput {
     /// Meaning of needed_bytes.
     #[cfg_attr(test, schemars(extend("enum" = ["about", "at-most", "more-than", "unknown"])))]
     bound: &'static str,
+    #[serde(skip)]
+    need: Need,
     /// The page cache that the workload needs; null if unknown.
     needed_bytes: Option<u64>,
     /// Largest memory of the control group beside the page cache; 0 in an estimate.
@@ -110,6 +112,7 @@ pub(super) fn run(command: &Fit, session: &Session) -> Outcome {
         (None, Some(path)) => Workload::Group(path.clone()),
         (None, None) => Workload::Command(command.command.clone()),
     };
+    let svg = command.svg.as_deref().map(ReportFile::open).transpose()?;
     let stop = session.stop_flag();
     let bar = Progress::new(session);
     bar.step("warming up".into());
@@ -130,9 +133,8 @@ pub(super) fn run(command: &Fit, session: &Session) -> Outcome {
         std::io::ErrorKind::Interrupted => Failure::interrupted(),
         _ => Failure::new(format!("{}{error}", command.subject())),
     })?;
-    if let Some(path) = &command.svg {
-        std::fs::write(path, fit_svg(&report, command.limit))
-            .map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
+    if let Some(svg) = svg {
+        svg.write(&fit_svg(&report, command.limit))?;
     }
     let output = FitOutput::new(report, command.limit);
     if command.json {
@@ -166,6 +168,7 @@ impl FitOutput {
                 Need::MoreThan(_) => "more-than",
                 Need::Unknown => "unknown",
             },
+            need: report.need,
             needed_bytes,
             other_bytes: report.other_bytes,
             limit_bytes: needed_bytes
@@ -234,17 +237,22 @@ impl FitOutput {
     fn verdict(&self) -> String {
         let limit = self.limit_per_s;
         let kind = if self.is_estimate { " (estimate)" } else { "" };
-        let size = self.needed_bytes.map(human).unwrap_or_default();
-        match self.bound {
-            "about" => format!("needs {size} of page cache for at most {limit} misses/s{kind}"),
-            "at-most" => format!(
-                "needs at most {size} of page cache: no smaller size had more than {limit} \
-                 misses/s{kind}"
-            ),
-            "more-than" => format!(
-                "needs more than {size} of page cache: it had more than {limit} misses/s{kind}"
-            ),
-            _ => "the need is unknown".to_owned(),
+        let misses = format!("{limit} misses/s{kind}");
+        match self.need {
+            Need::About(bytes) => {
+                format!("needs {} of page cache for at most {misses}", human(bytes))
+            }
+            Need::AtMost(bytes) => {
+                let size = human(bytes);
+                format!(
+                    "needs at most {size} of page cache: no smaller size had more than {misses}"
+                )
+            }
+            Need::MoreThan(bytes) => {
+                let size = human(bytes);
+                format!("needs more than {size} of page cache: it had more than {misses}")
+            }
+            Need::Unknown => "the need is unknown".to_owned(),
         }
     }
 }

@@ -13,21 +13,12 @@ const TICK: Duration = Duration::from_millis(50);
 /// Options of commands that can repeat.
 #[derive(Args)]
 pub(super) struct Watch {
-    /// Repeat every so many seconds, until Ctrl-C; with --json, each round is one line
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    /// Repeat after each such time, in seconds or as 500ms, until Ctrl-C; with --json, each round is one line
+    #[arg(long, value_name = "SECONDS", value_parser = crate::value_parsers::interval)]
     watch: Option<Duration>,
     /// Stop after this many rounds
     #[arg(long, value_name = "TIMES", requires = "watch", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if (0.01..=86_400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err(format!(
-            "invalid interval {text:?}: expected seconds from 0.01 to 86400 (e.g. 1 or 0.5)"
-        )),
-    }
 }
 
 impl Watch {

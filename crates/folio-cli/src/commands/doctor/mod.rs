@@ -1,12 +1,14 @@
 //! `folio doctor`: finds the layer that makes a file slow, or the causes of a command's waits, and
 //! suggests a fix.
 
+mod html;
 pub(super) mod report;
 mod workload;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::image::{Access, with_image};
 use crate::image_path::{ImagePath, PathArgument};
+use crate::output::ReportFile;
 use crate::session::Session;
 use clap::Args;
 use folio_doctor::{
@@ -27,6 +29,7 @@ Examples:
   folio doctor -- make -C src            split the time of a command by the causes of its waits
   folio doctor --trace -- ./build.sh     the same, with the static programs that it starts
   folio doctor --pid 4711 --for 30s      the same for a process that runs already, which goes on
+  folio doctor --html a.html -- make     the same as a page, with the files and a timeline
   folio doctor --json /mnt/share         for programs; docs/json.md lists the keys
 
 Nothing is changed. The command reads files, and a part of them twice, so this part is in memory afterwards. With
@@ -45,7 +48,8 @@ ptrace(2) instead: slower, on x86-64 only, and set-user-id programs get no right
 --trace only, or by root. Static programs that a command starts without --trace are reported as unknown. --pid traces no
 children that run already.
 
-Exit codes: 0 no fault, 1 faults, 2 usage error, 3 a path could not be examined, or the command could not be run.";
+Exit codes: 0 no fault, 1 faults, 2 usage error, 3 a path could not be examined, the command could not be run,
+or the page of --html could not be written.";
 
 /// Find the layer that makes a file or a command slow, and suggest a fix
 #[derive(Args)]
@@ -65,7 +69,7 @@ pub(crate) struct Doctor {
     #[arg(conflicts_with_all = ["paths", "command", "write_probe", "all"])]
     pid: Option<u32>,
     /// With --pid, detach after this time
-    #[arg(long = "for", value_name = "TIME", value_parser = crate::value_parsers::duration)]
+    #[arg(long = "for", value_name = "TIME", value_parser = crate::value_parsers::measured_time)]
     #[arg(requires = "pid", default_value = "30s")]
     limit: Duration,
     /// Also write and rename temporary files beside each path
@@ -77,6 +81,9 @@ pub(crate) struct Doctor {
     /// Print all checks, layer by layer: also those that found nothing, and those that are unknown
     #[arg(long)]
     all: bool,
+    /// Also write the report as a page of HTML: one file without scripts, for a browser or a mail
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -167,6 +174,8 @@ impl ProbeTarget {
 /// Runs the command.
 pub(crate) fn run(doctor: &Doctor, session: &Session) -> Outcome {
     session.refuse_options()?;
+    let page = doctor.html.as_deref().map(ReportFile::open).transpose();
+    let page = page.map_err(|failure| Failure::exiting(Exit::NotProbed, failure.message))?;
     let mut report = DoctorReport {
         faults: 0,
         write_probe: doctor.write_probe,
@@ -176,7 +185,7 @@ pub(crate) fn run(doctor: &Doctor, session: &Session) -> Outcome {
         workload: None,
     };
     if doctor.pid.is_some() || !doctor.command.is_empty() {
-        return examine_workload(doctor, report, session);
+        return examine_workload(doctor, report, page, session);
     }
     let targets = targets(doctor, session)?;
     let share = doctor.read_limit / targets.len().max(1) as u64;
@@ -194,6 +203,7 @@ pub(crate) fn run(doctor: &Doctor, session: &Session) -> Outcome {
     report.faults = checks
         .filter(|check| check.verdict == Verdict::Fault)
         .count();
+    write_page(page, &report)?;
     if doctor.json {
         session.print_json(&report)?;
     } else {
@@ -211,7 +221,12 @@ pub(crate) fn run(doctor: &Doctor, session: &Session) -> Outcome {
 }
 
 /// Runs a command or attaches to a process, and reports where its time went.
-fn examine_workload(doctor: &Doctor, mut report: DoctorReport, session: &Session) -> Outcome {
+fn examine_workload(
+    doctor: &Doctor,
+    mut report: DoctorReport,
+    page: Option<ReportFile>,
+    session: &Session,
+) -> Outcome {
     let output = if doctor.json {
         CommandOutput::OnStandardError
     } else {
@@ -229,11 +244,13 @@ fn examine_workload(doctor: &Doctor, mut report: DoctorReport, session: &Session
     let failure = found.failure();
     report.faults = found.faults();
     let faults = report.faults;
+    let found = report.workload.insert(found);
+    if !doctor.json {
+        workload::print(found)?;
+    }
+    write_page(page, &report)?;
     if doctor.json {
-        report.workload = Some(found);
         session.print_json(&report)?;
-    } else {
-        workload::print(&found)?;
     }
     if let Some(failure) = failure {
         session.note(failure);
@@ -242,6 +259,13 @@ fn examine_workload(doctor: &Doctor, mut report: DoctorReport, session: &Session
         0 => Ok(()),
         _ => Err(Failure::exiting(Exit::FaultFound, "")),
     }
+}
+
+fn write_page(page: Option<ReportFile>, report: &DoctorReport) -> Outcome {
+    let written = page.map(|page| page.write(&html::html(report)));
+    let written = written.transpose();
+    written.map_err(|failure| Failure::exiting(Exit::NotProbed, failure.message))?;
+    Ok(())
 }
 
 /// Returns the image that holds the file system, or is shown by the loop device, of a path.

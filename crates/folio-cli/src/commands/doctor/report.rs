@@ -189,7 +189,7 @@ fn add_count(text: &mut String, left: &[&Check], width: usize) {
 }
 
 /// Formats a layer as one line.
-fn layer(layer: &Layer) -> String {
+pub(super) fn layer(layer: &Layer) -> String {
     match layer {
         Layer::FileSystem(found) => {
             let bind = if found.root == Path::new("/") {
@@ -239,19 +239,27 @@ fn layer(layer: &Layer) -> String {
     }
 }
 
-fn add(text: &mut String, check: &Check, width: usize) {
-    let mark = match check.verdict {
+pub(super) fn mark(verdict: Verdict) -> char {
+    match verdict {
         Verdict::Fault => '\u{2717}',
         Verdict::Fine => '\u{2713}',
         Verdict::Note => '\u{00b7}',
         Verdict::Unknown => '?',
-    };
-    let sure = match check.certainty {
+    }
+}
+
+/// Returns how certain a fault is, to be added to its sentence.
+pub(super) fn certainty(check: &Check) -> &'static str {
+    match check.certainty {
         Some(Certainty::Certain) => " [certain]",
         Some(Certainty::Likely) => " [likely]",
         Some(Certainty::Hint) => " [hint]",
         None => "",
-    };
+    }
+}
+
+fn add(text: &mut String, check: &Check, width: usize) {
+    let (mark, sure) = (mark(check.verdict), certainty(check));
     let is_fault = check.verdict == Verdict::Fault;
     let evidence = if check.evidence.is_empty() || is_fault {
         String::new()

@@ -6,8 +6,8 @@ use crate::output::color::{self, FAILURE, WARNING, paint};
 use crate::output::{NamePrinter, counted};
 use crate::session::Session;
 use folio_doctor::{
-    Check, CommandOutput, Cost, Part, Recorder, Unreached, Verdict, Workload, attach_workload,
-    judge_workload, reason, run_workload,
+    Check, CommandOutput, Cost, FileCost, Part, Recorder, Timeline, Unreached, Verdict, Workload,
+    attach_workload, judge_workload, reason, run_workload,
 };
 use serde::Serialize;
 use std::ffi::OsString;
@@ -18,6 +18,12 @@ use std::time::Duration;
 
 /// Column of the second line of a finding.
 const DETAIL_COLUMN: usize = 3;
+/// Nanoseconds of a file in the report.
+const FILE_COST_MIN_NS: u64 = 1_000_000;
+/// Lines about files.
+const FILES_MAX: usize = 5;
+/// Part of the wall time of a file that has a line.
+const FILE_SHARE_MIN: f64 = 0.05;
 
 /// The result for a command.
 #[derive(Serialize)]
@@ -33,26 +39,30 @@ pub(super) struct WorkloadReport {
     /// The signal that ended it.
     #[serde(skip_serializing_if = "Option::is_none")]
     signal: Option<i32>,
-    wall_s: f64,
+    pub(super) wall_s: f64,
     /// They sum to `wall_s`.
-    parts: Vec<PartReport>,
+    pub(super) parts: Vec<PartReport>,
     /// Processes that were recorded.
-    processes: usize,
+    pub(super) processes: usize,
     /// Calls that were not recorded, as the ring was full.
     dropped_records: u64,
     /// Programs that were not recorded, and their part of the time.
     unreached: Vec<Unreached>,
     costs: Vec<CostReport>,
-    checks: Vec<Check>,
+    /// The files with the most time on the critical path, the costliest first.
+    pub(super) files: Vec<FileReport>,
+    pub(super) checks: Vec<Check>,
+    #[serde(skip)]
+    pub(super) timeline: Timeline,
 }
 
 /// A part of the time.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-struct PartReport {
-    part: Part,
-    seconds: f64,
-    percent: f64,
+pub(super) struct PartReport {
+    pub(super) part: Part,
+    pub(super) seconds: f64,
+    pub(super) percent: f64,
 }
 
 /// The calls of one part on one mount that took long.
@@ -70,6 +80,43 @@ struct CostReport {
     /// The file with the longest wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     example: Option<String>,
+}
+
+/// A file with the time of its calls.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct FileReport {
+    pub(super) path: String,
+    pub(super) mount_point: String,
+    pub(super) fs_type: String,
+    /// The part with most of its time.
+    pub(super) part: Part,
+    /// Calls that took at least 16 microseconds, and small calls.
+    pub(super) calls: u64,
+    /// Bytes that they moved.
+    pub(super) bytes: u64,
+    /// Time that they did not run.
+    pub(super) wait_s: f64,
+    /// Their waits, and the whole time of small calls.
+    pub(super) cost_s: f64,
+}
+
+/// The figures of a finding; 0 what it does not have.
+pub(super) struct Figures {
+    pub(super) cost_s: f64,
+    pub(super) share_percent: f64,
+    pub(super) saves_s: f64,
+}
+
+impl Figures {
+    pub(super) fn of(check: &Check) -> Self {
+        let value = |name: &str| check.numbers.get(name)?.as_f64();
+        Self {
+            cost_s: value("cost_s").unwrap_or(0.0),
+            share_percent: value("share_percent").unwrap_or(0.0),
+            saves_s: value("saves_s").unwrap_or(0.0),
+        }
+    }
 }
 
 /// Runs the command.
@@ -158,6 +205,38 @@ impl WorkloadReport {
         }
     }
 
+    /// Returns the command as a line for a shell.
+    pub(super) fn line(&self) -> String {
+        let words = self.command.iter().map(String::as_str);
+        // A word with a zero byte is not of a command.
+        shlex::try_join(words).unwrap_or_else(|_| self.command.join(" "))
+    }
+
+    /// Returns how the command ended.
+    pub(super) fn ending(&self) -> String {
+        match (self.exit_code, self.signal) {
+            (Some(code), _) => format!("exit code {code}"),
+            (None, Some(signal)) => format!("signal {signal}"),
+            (None, None) => "it goes on".to_owned(),
+        }
+    }
+
+    /// Returns a line for each program, and for all calls, that were not recorded.
+    pub(super) fn unknown_lines(&self) -> impl Iterator<Item = String> {
+        let why = match self.recorder {
+            Recorder::Preload => "static, set-user-id, or without a C library; --trace records it",
+            Recorder::Ptrace => "its system calls are of another architecture",
+        };
+        let programs = self.unreached.iter().map(move |program| {
+            let (seconds, name) = (shown(program.seconds), &program.program);
+            format!("? {seconds} s in {name}, which was not recorded: {why}")
+        });
+        let dropped = (self.dropped_records > 0).then_some(self.dropped_records);
+        let dropped =
+            dropped.map(|calls| format!("? {calls} calls were not recorded: too many at once"));
+        programs.chain(dropped)
+    }
+
     fn new(command: Vec<String>, pid: Option<u32>, found: &Workload) -> Self {
         let percent = |ns: u64| (ns as f64 * 1000.0 / found.wall_ns.max(1) as f64).round() / 10.0;
         let parts = found.parts.iter().map(|(part, ns)| PartReport {
@@ -179,6 +258,21 @@ impl WorkloadReport {
                 example: cost.example.as_ref().map(|path| path.display().to_string()),
             }
         };
+        let file = |file: &FileCost| {
+            let mount = &found.mounts[file.mount].file_system;
+            FileReport {
+                path: file.path.display().to_string(),
+                mount_point: mount.mount_point.display().to_string(),
+                fs_type: mount.fs_type.clone(),
+                part: file.part,
+                calls: file.calls,
+                bytes: file.bytes,
+                wait_s: seconds(file.wait_ns),
+                cost_s: seconds(file.cost_ns),
+            }
+        };
+        let files = found.files.iter();
+        let files = files.filter(|file| file.cost_ns >= FILE_COST_MIN_NS);
         Self {
             command,
             pid,
@@ -191,7 +285,9 @@ impl WorkloadReport {
             dropped_records: found.dropped,
             unreached: found.unreached.clone(),
             costs: found.costs.iter().map(cost).collect(),
+            files: files.map(file).collect(),
             checks: judge_workload(found),
+            timeline: found.timeline.clone(),
         }
     }
 }
@@ -211,7 +307,7 @@ pub(super) fn print(report: &WorkloadReport) -> Outcome {
 }
 
 /// `24.0`, or with three digits below one second.
-fn shown(seconds: f64) -> String {
+pub(super) fn shown(seconds: f64) -> String {
     if seconds < 1.0 {
         format!("{seconds:.3}")
     } else {
@@ -235,32 +331,33 @@ fn format(report: &WorkloadReport, width: usize, is_colored: bool) -> String {
     for (index, check) in report.checks.iter().enumerate() {
         add(&mut text, index + 1, check, width, is_colored);
     }
-    let why = match report.recorder {
-        Recorder::Preload => "static, set-user-id, or without a C library; --trace records it",
-        Recorder::Ptrace => "its system calls are of another architecture",
-    };
-    for program in &report.unreached {
-        let line = format!(
-            "? {} s in {}, which was not recorded: {why}",
-            shown(program.seconds),
-            program.program
-        );
+    for line in report.unknown_lines() {
         notes::wrap(&mut text, &line, DETAIL_COLUMN, width);
     }
-    if report.dropped_records > 0 {
-        let _ = writeln!(
-            text,
-            "? {} calls were not recorded: too many at once",
-            report.dropped_records
-        );
-    }
+    add_files(&mut text, report);
     text
 }
 
+/// Adds the files that take most time, if several do: findings name the costliest one.
+fn add_files(text: &mut String, report: &WorkloadReport) {
+    let is_large =
+        |file: &&FileReport| file.cost_s >= 0.001 && file.cost_s >= report.wall_s * FILE_SHARE_MIN;
+    let files = report.files.iter().take(FILES_MAX).filter(is_large);
+    let files: Vec<_> = files.collect();
+    if files.len() < 2 {
+        return;
+    }
+    text.push_str("files\n");
+    for file in files {
+        let (cost, calls) = (shown(file.cost_s), counted(file.calls, "call"));
+        let (part, path) = (file.part.name(), &file.path);
+        let _ = writeln!(text, "   {cost:>7} s  {part:<15} {calls:>12}  {path}");
+    }
+}
+
 fn add(text: &mut String, number: usize, check: &Check, width: usize, is_colored: bool) {
-    let value = |name: &str| check.numbers.get(name).and_then(serde_json::Value::as_f64);
-    let cost = value("cost_s").unwrap_or(0.0);
-    let share = value("share_percent").unwrap_or(0.0);
+    let figures = Figures::of(check);
+    let (cost, share) = (figures.cost_s, figures.share_percent);
     let style = if check.verdict == Verdict::Fault {
         FAILURE
     } else {
@@ -277,12 +374,78 @@ fn add(text: &mut String, number: usize, check: &Check, width: usize, is_colored
     let detail = " ".repeat(DETAIL_COLUMN);
     text.push_str(&detail);
     notes::wrap(text, &check.evidence, DETAIL_COLUMN, width);
-    let lead = match value("saves_s") {
-        Some(saves) if saves > 0.0 => format!("saves about {} s", shown(saves)),
+    let lead = match figures.saves_s {
+        saves if saves > 0.0 => format!("saves about {} s", shown(saves)),
         _ => "to change it".to_owned(),
     };
     for remedy in &check.remedies {
         // Not wrapped: it is to be copied.
         let _ = writeln!(text, "{detail}{lead}: {remedy}");
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use folio_doctor::Certainty;
+
+    /// A report in which each name is `words`.
+    pub(in super::super) fn report_of(words: &str) -> WorkloadReport {
+        let file = || FileReport {
+            path: words.to_owned(),
+            mount_point: words.to_owned(),
+            fs_type: words.to_owned(),
+            part: Part::Fsync,
+            calls: 20,
+            bytes: 4096,
+            wait_s: 0.5,
+            cost_s: 0.5,
+        };
+        let numbers = [("cost_s", 1.0), ("share_percent", 50.0), ("saves_s", 0.9)];
+        let check = Check {
+            layer: "file-system",
+            cause: "fsync-waits",
+            verdict: Verdict::Fault,
+            certainty: Some(Certainty::Certain),
+            says: words.to_owned(),
+            evidence: words.to_owned(),
+            numbers: numbers
+                .map(|(name, value)| (name.to_owned(), value.into()))
+                .into_iter()
+                .collect(),
+            remedies: vec![format!("{words}  # {words}")],
+        };
+        WorkloadReport {
+            command: vec![words.to_owned(); 2],
+            pid: None,
+            recorder: Recorder::Preload,
+            exit_code: Some(0),
+            signal: None,
+            wall_s: 2.0,
+            parts: vec![PartReport {
+                part: Part::Fsync,
+                seconds: 2.0,
+                percent: 100.0,
+            }],
+            processes: 1,
+            dropped_records: 1,
+            unreached: vec![Unreached {
+                program: words.to_owned(),
+                seconds: 0.1,
+            }],
+            costs: Vec::new(),
+            files: vec![file(), file()],
+            checks: vec![check],
+            timeline: Timeline::default(),
+        }
+    }
+
+    #[test]
+    fn files_are_listed_if_there_are_several() {
+        let mut report = report_of("/srv/a");
+        let lines = |report: &WorkloadReport| format(report, 80, false).lines().count();
+        let all = lines(&report);
+        report.files.truncate(1);
+        assert_eq!(lines(&report), all - 3);
     }
 }

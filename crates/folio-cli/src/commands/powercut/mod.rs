@@ -103,10 +103,10 @@ pub(crate) struct Powercut {
     seed: u64,
     /// Kill the program after this time, such as 10s; for programs that do not end. The default
     /// with --fault is 60s, or 10 times the run without a fault if that is longer and known
-    #[arg(long = "for", value_name = "TIME", value_parser = folio_fuse::parse_ttl)]
+    #[arg(long = "for", value_name = "TIME", value_parser = crate::value_parsers::duration)]
     limit: Option<Duration>,
     /// Time after which a check has failed
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = folio_fuse::parse_ttl)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = crate::value_parsers::duration)]
     timeout: Duration,
     /// Make calls fail: eio, enospc or kill, @write, @fsync or @any (any change), :N for the Nth
     /// call, :N.. for all from then on, or :all (the default) for each one in a run of its own
