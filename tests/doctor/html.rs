@@ -151,7 +151,8 @@ fn tiny_buffers_have_their_file() {
     let file = files.find(|file| file["path"] == *path.to_str().unwrap());
     let file = file.unwrap_or_else(|| panic!("{found:#}"));
     assert_eq!(file["part"], "tiny-buffers", "{found:#}");
-    assert!(file["calls"].as_u64() >= Some(100_000), "{found:#}");
+    // Calls that lost the processor are not counted as small.
+    assert!(file["calls"].as_u64() >= Some(50_000), "{found:#}");
 }
 
 #[test]
@@ -171,7 +172,7 @@ fn page_of_a_path_has_its_layers_and_checks() {
 }
 
 #[test]
-fn page_that_cannot_be_written_stops_before_the_command() {
+fn page_without_a_folder_stops_before_the_command() {
     let folder = TempDir::new().unwrap();
     let words = ["--html", "no/page.html", "--", "touch", "ran"];
     let output = command(env!("CARGO_BIN_EXE_folio"))

@@ -120,10 +120,15 @@ fn life(process: &Process, thread: &Thread, is_main: bool, whole: Interval) -> I
     let readings = &thread.readings;
     let first_ns = readings.first().map_or(whole.from, |first| first.at_ns);
     let last_ns = readings.last().map_or(whole.to, |last| last.at_ns);
-    let (from, to) = match (is_main, process.has_ended) {
-        (true, true) => (process.start_ns, process.end_ns),
-        (true, false) => (process.start_ns, whole.to),
-        (false, _) => (first_ns, last_ns),
+    let (from, to) = if is_main {
+        let end_ns = if process.has_ended {
+            process.end_ns
+        } else {
+            whole.to
+        };
+        (process.start_ns, end_ns)
+    } else {
+        (first_ns, last_ns)
     };
     let from = from.clamp(whole.from, whole.to);
     Interval {

@@ -13,7 +13,8 @@ const TICK: Duration = Duration::from_millis(50);
 /// Options of commands that can repeat.
 #[derive(Args)]
 pub(super) struct Watch {
-    /// Repeat after each such time, in seconds or as 500ms, until Ctrl-C; with --json, each round is one line
+    /// Repeat after so many seconds, or a time such as 500ms, until Ctrl-C; with --json, each round
+    /// is one line
     #[arg(long, value_name = "SECONDS", value_parser = crate::value_parsers::interval)]
     watch: Option<Duration>,
     /// Stop after this many rounds
