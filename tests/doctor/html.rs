@@ -107,6 +107,28 @@ fn many_processes_make_no_larger_page() {
 }
 
 #[test]
+fn threads_that_wait_for_files_are_shown() {
+    requires!(tool("python3"));
+    let folder = TempDir::new().unwrap();
+    let script = "import os, threading, time\n\
+                  end = time.monotonic() + 0.5\n\
+                  def write(name):\n\
+                  \x20   fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_DSYNC)\n\
+                  \x20   while time.monotonic() < end: os.write(fd, b'x' * 4096)\n\
+                  threads = [threading.Thread(target=write, args=(n,)) for n in 'ab']\n\
+                  for thread in threads: thread.start()\n\
+                  for thread in threads: thread.join()";
+    let words = [
+        "sh",
+        "-c",
+        "for i in $(seq 30); do cat /dev/null; done; python3 -c \"$0\"",
+        script,
+    ];
+    let (page, _) = page_of(folder.path(), &[], &words);
+    assert_eq!(page.matches(", thread ").count(), 3 * 2, "{page}");
+}
+
+#[test]
 fn json_lists_the_costliest_files() {
     requires!(tool("python3"));
     let folder = TempDir::new().unwrap();

@@ -20,8 +20,8 @@ const PARENTS_MAX: usize = 64;
 pub struct Timeline {
     /// The critical path.
     pub path: Strip,
-    /// The threads with most time on the critical path, then with the longest file waits, in the
-    /// order of their starts.
+    /// The threads with most time on the critical path or in file waits, in the order of their
+    /// starts.
     pub lanes: Vec<Lane>,
     /// Threads without a lane.
     pub omitted: usize,
@@ -56,7 +56,7 @@ pub(super) fn lanes(split: &mut Split<'_>, ring: &Ring) -> (Vec<Lane>, usize) {
             let path_ns = on_path.get(&(*pid, *tid)).copied().unwrap_or(0);
             let waits_ns = split.file_waits_ns(thread, whole);
             if path_ns > 0 || waits_ns > 0 {
-                found.push((Reverse((path_ns, waits_ns)), *pid, *tid));
+                found.push((Reverse(path_ns.max(waits_ns)), *pid, *tid));
             }
         }
     }

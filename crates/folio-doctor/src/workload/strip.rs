@@ -34,6 +34,11 @@ impl Strip {
         &self.buckets
     }
 
+    /// Returns the length of a bucket, in nanoseconds.
+    pub fn bucket_ns(&self) -> u64 {
+        (self.whole.to - self.whole.from) / BUCKETS as u64
+    }
+
     /// Returns the time of the run.
     pub(super) fn whole(&self) -> Interval {
         self.whole

@@ -61,7 +61,7 @@ pub(super) fn chart(page: &mut String, found: &WorkloadReport) {
     page.push_str(
         "<p class=\"method\">From left to right the whole run. The critical path is the command, and \
          during each wait for a child or a pipe the process that it waits for. Below it are the \
-         threads on it, and those that wait for files; the line marks where the path is.</p>\n\
+         threads with most time on it or in file waits; the line marks where the path is.</p>\n\
          <div class=\"lanes\">\n",
     );
     lane(
@@ -93,7 +93,7 @@ pub(super) fn chart(page: &mut String, found: &WorkloadReport) {
     if timeline.omitted > 0 {
         let _ = writeln!(
             page,
-            "<p class=\"method\">and {} more threads, each with less time on the path</p>",
+            "<p class=\"method\">and {} more threads, each with less time on the path and in file waits</p>",
             timeline.omitted
         );
     }
@@ -163,14 +163,19 @@ fn lane(
 
 /// Returns the shape of each part: a column for each bucket, on those of the parts before it.
 fn shapes(strip: &Strip) -> Vec<(String, String)> {
-    let full = strip.buckets().iter().map(|bucket| bucket.iter().sum());
-    let full: u64 = full.max().unwrap_or(0).max(1);
+    let length = strip.bucket_ns().max(1) as f64;
+    let full = strip.buckets().iter().map(|bucket| {
+        let sum = bucket.iter().sum::<u64>() as f64;
+        // Readings of counters are some microseconds apart from the calls.
+        if sum >= 0.9 * length { sum } else { length }
+    });
+    let full: Vec<_> = full.collect();
     let mut below = vec![0; strip.buckets().len()];
     let mut shapes = Vec::new();
     for (index, part) in Part::ALL.into_iter().enumerate() {
         let mut shape = String::new();
         for (bucket, parts) in strip.buckets().iter().enumerate() {
-            let y = |ns: u64| HEIGHT - HEIGHT * ns as f64 / full as f64;
+            let y = |ns: u64| HEIGHT - HEIGHT * ns as f64 / full[bucket];
             let (bottom, top) = (y(below[bucket]), y(below[bucket] + parts[index]));
             below[bucket] += parts[index];
             if bottom - top >= 0.05 {
