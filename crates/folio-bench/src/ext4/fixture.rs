@@ -62,7 +62,7 @@ impl Contender {
     pub(super) fn name(&self) -> String {
         let system = match self.system {
             None => "folio",
-            Some(System::EXT4) => "kernel",
+            Some(System::Kernel(_)) => "kernel",
             Some(System::Fuse2fs) => "fuse2fs",
             Some(System::Folio(_)) => "folio mount",
         };
