@@ -115,7 +115,7 @@ impl Strip {
     /// is left.
     pub(super) fn convert(&mut self, parts: [Part; 2], within: Interval, ns: u64) -> u64 {
         let [from, to] = parts.map(|part| part as usize);
-        let buckets = self.bucket(within.from)..=self.bucket(within.to);
+        let buckets = self.bucket(within.from)..=self.bucket(within.to.max(within.from));
         let buckets = &mut self.buckets[buckets];
         let found: Vec<_> = buckets.iter().map(|bucket| bucket[from]).collect();
         let moved = ns.min(found.iter().sum());

@@ -175,10 +175,12 @@ impl Process {
         let size = record.detail;
         if let (Op::Read | Op::Write, Some(file), 1..=TINY_BYTES) = (event.op, event.file, size) {
             let small = self.small.entry((file, is_write)).or_default();
-            if small.calls == 0 {
-                small.first_ns = record.start_ns;
+            // Threads write their records later than they end.
+            let (start_ns, end_ns) = (record.start_ns, record.start_ns + record.wall_ns);
+            if small.calls == 0 || start_ns < small.first_ns {
+                small.first_ns = start_ns;
             }
-            small.last_ns = record.start_ns + record.wall_ns;
+            small.last_ns = small.last_ns.max(end_ns);
             small.calls += 1;
             small.bytes += record.result.max(0) as u64;
             small.ns += record.wall_ns;

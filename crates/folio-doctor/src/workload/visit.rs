@@ -59,9 +59,13 @@ impl<'a> Visit<'a> {
         };
         for (bucket, piece) in strip.pieces(own) {
             let counted = &mut self.counted[bucket - self.first];
-            counted.own += piece.to - piece.from;
-            counted.cpu += self.thread.cpu_between(piece.from, piece.to);
-            counted.stopped += self.thread.stopped_between(piece.from, piece.to);
+            // The counters are those of a program: they may be any numbers.
+            let length = piece.to - piece.from;
+            let cpu_ns = self.thread.cpu_between(piece.from, piece.to);
+            let stopped_ns = self.thread.stopped_between(piece.from, piece.to);
+            counted.own += length;
+            counted.cpu += cpu_ns.min(length);
+            counted.stopped += stopped_ns.min(length);
         }
     }
 
