@@ -1,8 +1,6 @@
 //! Processes and threads over time: readings of their processor time, and the calls that waited.
 
-use folio_interpose::{
-    Event, FileId, INCLUDES_GAP, MEASURED, O_TRUNC, Op, Record, Ring, TINY_BYTES, Tracker,
-};
+use folio_interpose::{Event, FileId, INCLUDES_GAP, MEASURED, O_TRUNC, Op, Record, Ring, Tracker};
 use std::collections::HashMap;
 
 /// A call that took long, or the time between calls in which a disk read pages of mapped files.
@@ -150,10 +148,9 @@ impl Timelines {
 impl Process {
     fn count_small(&mut self, event: &Event) {
         let is_write = matches!(event.op, Op::Write);
-        let size = event.record.detail;
-        if let (Op::Read | Op::Write, Some(file), 1..=TINY_BYTES) = (event.op, event.file, size) {
+        if let (true, Some(file)) = (event.op.is_tiny(event.record.detail), event.file) {
             let small = self.small.entry((file, is_write)).or_default();
-            small.calls += 1;
+            small.calls += 1 + u64::from(event.record.more_calls);
             small.bytes += event.record.result.max(0) as u64;
             small.ns += event.record.wall_ns;
         }
