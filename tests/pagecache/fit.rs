@@ -1,6 +1,7 @@
 //! `folio cache fit`: known needs are found, and limits are restored.
 
 use super::*;
+use crate::support::guest::Guest;
 use std::time::{Duration, Instant};
 
 /// The size of the file that the programs read.
@@ -61,6 +62,49 @@ fn loop_over_a_file_needs_its_size() {
         let group = report["cgroup"].as_str().unwrap();
         assert!(!Path::new(group).exists(), "{group} is removed");
     });
+}
+
+/// Measures a loop over a file, in a guest whose memory controller is of version 2.
+const SCRIPT_OF_GUEST: &str = "\
+mount -t cgroup2 none /sys/fs/cgroup && echo +memory > /sys/fs/cgroup/cgroup.subtree_control || exit 1
+mount -t ext4 /dev/vda /mnt && cd /mnt || exit 1
+/bin/folio -q cache fit --json --for 40s -- sh -c 'while :; do cat file > /dev/null; done' > /report
+echo \"report $(tr -d '\\n' < /report)\"
+find /sys/fs/cgroup -type d
+";
+
+#[test]
+fn loop_needs_its_size_on_cgroup_v2() {
+    requires!(tool("mke2fs"));
+    let bench = Bench::new();
+    bench.cold("root/file", SIZE);
+    let text = |name: &str| bench.path(name).display().to_string();
+    let (root, disk) = (text("root"), text("disk"));
+    run("mke2fs", ["-q", "-t", "ext4", "-d", &root, &disk, "80M"]);
+    let guest = Guest::new()
+        .and_then(|guest| guest.size(512, 2).module("virtio_blk")?.module("ext4"))
+        .and_then(|guest| guest.program(Path::new(env!("CARGO_BIN_EXE_folio"))));
+    let guest = match guest {
+        Ok(guest) => guest,
+        Err(reason) => return report_skip(&reason),
+    };
+    let drive = format!("file={disk},format=raw,if=virtio");
+    let guest = guest.device("-drive", &drive);
+    let ran = guest
+        .run(SCRIPT_OF_GUEST, Duration::from_secs(300), |_| {})
+        .unwrap();
+    assert_eq!(ran.status, Some(0), "{}", ran.explain());
+    let mut lines = ran.lines.iter();
+    let report = lines.find_map(|line| line.strip_prefix("report ")).unwrap();
+    let report: Value = serde_json::from_str(report).unwrap();
+    assert_eq!(report["method"], "memory-high", "{report}");
+    let needed = report["needed_bytes"].as_u64().unwrap();
+    assert!(needed.abs_diff(SIZE) < SIZE / 7, "{report}");
+    let group = report["cgroup"].as_str().unwrap();
+    assert!(
+        !ran.lines.iter().any(|line| line == group),
+        "{group} is removed"
+    );
 }
 
 #[test]

@@ -80,7 +80,7 @@ pub enum Op {
 }
 
 /// Reads and writes of at most this many bytes are tiny: a loop of them is a fault of its own.
-pub const TINY_BYTES: u64 = 512;
+const TINY_BYTES: u64 = 512;
 
 impl Op {
     /// Returns whether a call that did not wait is recorded: it changes what descriptors and paths
@@ -88,7 +88,7 @@ impl Op {
     #[must_use]
     pub const fn is_always_recorded(self, detail: u64) -> bool {
         match self {
-            Self::Read => detail <= TINY_BYTES,
+            Self::Read => self.is_tiny(detail),
             Self::Stat
             | Self::StatDescriptor
             | Self::List
@@ -104,6 +104,12 @@ impl Op {
             | Self::Lock => false,
             _ => true,
         }
+    }
+
+    /// Returns whether a call reads or writes a tiny buffer. `detail` is that of its record.
+    #[must_use]
+    pub const fn is_tiny(self, detail: u64) -> bool {
+        matches!(self, Self::Read | Self::Write) && detail > 0 && detail <= TINY_BYTES
     }
 
     /// All, by number.

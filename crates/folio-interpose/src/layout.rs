@@ -4,7 +4,7 @@
 //!   Header        4 KiB
 //!   path index    PATH_SLOTS times 8 bytes: high half of the hash, place of the path; 0 is free
 //!   path heap     HEAP_BYTES: length (u32), bytes, padded to 4
-//!   slots         SLOTS times 104 bytes: turn, record
+//!   slots         SLOTS times 112 bytes: turn, record
 //! ```
 //!
 //! A slot is free for lap `n` if its turn is `n * SLOTS`, and readable at `n * SLOTS + 1`. A writer
@@ -13,7 +13,7 @@
 use core::sync::atomic::AtomicU64;
 
 /// The first eight bytes: the format and its version.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"folioR02");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"folioR03");
 /// Records that fit.
 pub(crate) const SLOTS: u64 = 1 << 19;
 /// Entries of the path index.
@@ -98,6 +98,9 @@ pub struct Record {
     /// 512-byte blocks that a disk read for the thread between the last reading and the call: pages
     /// of mapped files.
     pub gap_blocks: u32,
+    /// Further calls that the record sums up: the same operation on the same descriptor. Its result
+    /// and its duration are sums.
+    pub more_calls: u32,
 }
 
 /// The waits of the call were measured.

@@ -29,7 +29,7 @@ mod traced;
 mod tracker;
 mod writer;
 
-pub use calls::{Call, Detail, Names, Op, Returns, TINY_BYTES};
+pub use calls::{Call, Detail, Names, Op, Returns};
 pub use layout::{INCLUDES_GAP, MEASURED, Record};
 pub use object::{Preload, is_supported};
 pub use ring::Ring;
@@ -51,6 +51,10 @@ pub fn table() -> Vec<(&'static str, Call)> {
     }
     calls::file_calls!(list)
 }
+
+#[cfg(test)]
+#[path = "preload/loops.rs"]
+mod loops;
 
 #[cfg(test)]
 mod tests {
@@ -156,6 +160,56 @@ mod tests {
             std::fs::write(&script, line).unwrap();
             assert_eq!(reach(script.as_os_str()), expected, "{line}");
         }
+    }
+
+    /// The numbers of records and of calls, of tiny reads and of tiny writes.
+    fn tiny_calls(command: &mut Command) -> [(u64, u64); 2] {
+        let preload = Preload::create().unwrap();
+        let mut ring = Ring::create().unwrap();
+        preload.apply(&ring, command);
+        assert!(command.status().unwrap().success());
+        let mut found = [(0, 0); 2];
+        while let Some(record) = ring.take() {
+            let op = Op::ALL[usize::from(record.op)];
+            if op.is_tiny(record.detail) {
+                let (records, calls) = &mut found[usize::from(op == Op::Write)];
+                *records += 1;
+                *calls += 1 + u64::from(record.more_calls);
+            }
+        }
+        assert_eq!(ring.dropped(), 0);
+        found
+    }
+
+    #[test]
+    fn each_tiny_call_of_a_loop_is_counted() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let file = folder.path().join("file");
+        let mut command = Command::new("dd");
+        command.args(["if=/dev/zero", "bs=1", "count=100000", "status=none"]);
+        command.arg(format!("of={}", file.display()));
+        for (records, calls) in tiny_calls(&mut command) {
+            assert_eq!(calls, 100_000);
+            assert!(records < calls, "{records}");
+        }
+    }
+
+    #[test]
+    fn joined_calls_of_threads_are_recorded_at_the_end() {
+        let script = "import os, threading\n\
+                      run = lambda: [os.write(1, b'x') for _ in range(1000)]\n\
+                      all = [threading.Thread(target=run) for _ in range(4)]\n\
+                      [one.start() for one in all]\n\
+                      [one.join() for one in all]\n\
+                      os._exit(0)";
+        let mut command = Command::new("python3");
+        command.args(["-c", script]).stdout(Stdio::null());
+        if command.status().is_err() {
+            eprintln!("skipped: no python3");
+            return;
+        }
+        let [_, (_, writes)] = tiny_calls(&mut command);
+        assert_eq!(writes, 4000);
     }
 
     #[test]

@@ -69,7 +69,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Creates an empty ring: 69 MiB of addresses, of which only what is used takes memory.
+    /// Creates an empty ring: 73 MiB of addresses, of which only what is used takes memory.
     ///
     /// # Errors
     /// If memory or descriptors run out.

@@ -22,7 +22,7 @@ pub(super) fn attributes_on(found: &FileSystem) -> Vec<String> {
             nine_p: "cache=loose",
             nfs: "actimeo=3",
             cifs: "actimeo=1",
-            vboxsf: "ttl=1000",
+            vboxsf: Some("ttl=1000"),
         },
     )
 }
@@ -39,7 +39,8 @@ pub(super) fn page_cache(facts: &Facts) -> Vec<String> {
             nine_p: "cache=loose",
             nfs: "fsc",
             cifs: "cache=strict",
-            vboxsf: "cache=strict",
+            // Linux: fs/vboxsf/super.c, `vboxsf_param_specs`.
+            vboxsf: None,
         },
     )
 }
@@ -50,7 +51,8 @@ struct Words {
     nine_p: &'static str,
     nfs: &'static str,
     cifs: &'static str,
-    vboxsf: &'static str,
+    /// `None` if the kernel's vboxsf has no such option.
+    vboxsf: Option<&'static str>,
 }
 
 fn served(found: &FileSystem, words: &Words) -> Vec<String> {
@@ -63,22 +65,42 @@ fn served(found: &FileSystem, words: &Words) -> Vec<String> {
         let name = options.split('=').next().unwrap_or_default();
         let options = kept(found, &[name], &["rw", "relatime"], options);
         let source = quote(Path::new(&found.source));
-        vec![format!(
-            "umount {target} && mount -t {fs_type} -o {options} {source} {target}"
-        )]
+        format!("umount {target} && mount -t {fs_type} -o {options} {source} {target}")
     };
+    let by_socket = |place: &str, listen: &str, connect: &str| {
+        format!(
+            "on {place}: folio share FOLDER --listen {listen}; here: folio mount {connect} {target}  \
+             # host changes are seen within milliseconds"
+        )
+    };
+    let by_vsock = || by_socket("the host", "vsock:5000", "vsock:2:5000");
     match fs_type {
         "fuse" | "fuseblk" => fuse(found, subtype, words.fuse),
         // Its guests do not see which server it is.
         "virtiofs" => vec![
             "on the host: folio share (without -o cache=none and ttl=0)".to_owned(),
-            "on the host: virtiofsd --cache auto (instead of --cache never)".to_owned(),
+            "on the host: virtiofsd --cache auto (instead of --cache never); Apple's framework, libkrun \
+             and Docker serve the folder themselves, without such an option"
+                .to_owned(),
+            by_vsock(),
         ],
-        "9p" => again(words.nine_p),
-        "nfs" | "nfs4" => again(words.nfs),
+        "9p" => vec![
+            by_vsock(),
+            format!(
+                "{}  # host changes are then never seen, until the next mount",
+                again(words.nine_p)
+            ),
+        ],
+        "nfs" | "nfs4" => vec![again(words.nfs)],
         // The password is not among the options of a mount.
         "cifs" | "smb3" => vec![format!("mount -o remount,{} {target}", words.cifs)],
-        "vboxsf" => again(words.vboxsf),
+        "vboxsf" => {
+            let options = words.vboxsf.map(again);
+            // The address of the host in VirtualBox's NAT.
+            let (key, address) = ("tcp:5000 --key-file KEY", "--key-file KEY tcp:10.0.2.2:5000");
+            let share = by_socket("a Linux host", key, address);
+            options.into_iter().chain([share]).collect()
+        }
         _ => vec![format!("findmnt --target {target}")],
     }
 }
@@ -249,7 +271,7 @@ mod tests {
                 "start the server of /mnt with -o attr_timeout=1,entry_timeout=1",
             ),
             ("virtiofs", "folio share (without -o cache=none and ttl=0)"),
-            ("9p", "cache=loose"),
+            ("9p", "here: folio mount vsock:2:5000 /mnt"),
             ("nfs4", "mount -t nfs4 -o actimeo=3 /srv/source /mnt"),
             ("smb3", "mount -o remount,actimeo=1 /mnt"),
             ("cifs", "actimeo=1"),
@@ -261,6 +283,28 @@ mod tests {
         }
         assert!(page_cache(&healthy("fuse.folio"))[0].contains("cache=writethrough"));
         assert!(page_cache(&healthy("virtiofs"))[1].contains("virtiofsd --cache auto"));
+    }
+
+    #[test]
+    fn stale_and_missing_options_are_said() {
+        let loose = &page_cache(&healthy("9p"))[1];
+        assert!(
+            loose.contains("cache=loose") && loose.contains("never seen"),
+            "{loose}"
+        );
+        // The kernel's vboxsf fails with options that it does not know.
+        for remedies in [page_cache, attributes] {
+            let remedies = remedies(&healthy("vboxsf"));
+            assert!(
+                remedies.iter().all(|one| !one.contains("cache=")),
+                "{remedies:?}"
+            );
+            let last = remedies.last().unwrap();
+            assert!(
+                last.contains("folio mount --key-file KEY tcp:10.0.2.2:5000 /mnt"),
+                "{last}"
+            );
+        }
     }
 
     fn file_system(facts: &mut Facts) -> &mut FileSystem {

@@ -2,9 +2,7 @@
 
 use super::part::Part;
 use super::strip::{Interval, Strip};
-use folio_interpose::{
-    Event, FileId, INCLUDES_GAP, MEASURED, O_TRUNC, Op, Record, Ring, TINY_BYTES, Tracker,
-};
+use folio_interpose::{Event, FileId, INCLUDES_GAP, MEASURED, O_TRUNC, Op, Record, Ring, Tracker};
 use std::collections::HashMap;
 
 /// A call that took long, or the time between calls in which a disk read pages of mapped files.
@@ -172,8 +170,7 @@ impl Process {
     fn count_small(&mut self, event: &Event) {
         let is_write = matches!(event.op, Op::Write);
         let record = &event.record;
-        let size = record.detail;
-        if let (Op::Read | Op::Write, Some(file), 1..=TINY_BYTES) = (event.op, event.file, size) {
+        if let (true, Some(file)) = (event.op.is_tiny(record.detail), event.file) {
             let small = self.small.entry((file, is_write)).or_default();
             // Threads write their records later than they end.
             let (start_ns, end_ns) = (record.start_ns, record.start_ns + record.wall_ns);
@@ -181,7 +178,7 @@ impl Process {
                 small.first_ns = start_ns;
             }
             small.last_ns = small.last_ns.max(end_ns);
-            small.calls += 1;
+            small.calls += 1 + u64::from(record.more_calls);
             small.bytes += record.result.max(0) as u64;
             small.ns += record.wall_ns;
         }

@@ -6,6 +6,7 @@
 //! ```text
 //!   main.rs       the wrappers, from the table of calls.rs; programs and processes
 //!   recorder.rs   one record: times, waits, paths
+//!   loops.rs      one record for many tiny reads or writes
 //!   ring.rs       the shared memory, written by ../writer.rs
 //!   system.rs     system calls and the thread pointer
 //! ```
@@ -20,6 +21,7 @@
 mod calls;
 #[path = "../layout.rs"]
 mod layout;
+mod loops;
 mod programs;
 mod recorder;
 mod ring;

@@ -3,8 +3,9 @@
 use crate::calls::{Call, Names, Op, Returns};
 use crate::layout::{F_SETFD, INCLUDES_GAP, MEASURED, PATH_MAX, Record, WORKING_DIRECTORY};
 use crate::system::{self, Usage};
+use crate::loops::{Loops, TinyCall};
 use crate::{Arguments, forward, ring};
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// A call of at least this many nanoseconds may have waited: the thread's counters are read.
 const SLOW_NS: u64 = 16_000;
@@ -27,6 +28,7 @@ struct Thread {
     read_blocks: AtomicU64,
     /// A bit for each operation: its last call was slow.
     slow: AtomicU64,
+    loops: Loops,
 }
 
 static TABLE: [Thread; THREADS] = [const {
@@ -38,8 +40,13 @@ static TABLE: [Thread; THREADS] = [const {
         switches: AtomicU64::new(0),
         read_blocks: AtomicU64::new(0),
         slow: AtomicU64::new(0),
+        loops: Loops::new(),
     }
 }; THREADS];
+/// A thread has an entry.
+static HAS_THREAD: AtomicBool = AtomicBool::new(false);
+/// A second thread has one, too: most processes never touch the rest of the table.
+static HAS_THREADS: AtomicBool = AtomicBool::new(false);
 /// This process.
 pub(crate) static PID: AtomicU32 = AtomicU32::new(0);
 
@@ -65,8 +72,12 @@ impl Thread {
     }
 
     fn begin(&self) {
+        if HAS_THREAD.swap(true, Ordering::Relaxed) {
+            HAS_THREADS.store(true, Ordering::Relaxed);
+        }
         self.tid.store(system::tid(), Ordering::Relaxed);
         self.slow.store(0, Ordering::Relaxed);
+        self.loops.clear();
         self.save(system::now(), system::usage());
     }
 
@@ -78,6 +89,17 @@ impl Thread {
         if new != slow {
             self.slow.store(new, Ordering::Relaxed);
         }
+    }
+
+    /// Records the calls that were joined so far.
+    fn write_loops(&self) {
+        self.loops.take(|record| {
+            ring::push(&Record {
+                pid: PID.load(Ordering::Relaxed),
+                tid: self.tid.load(Ordering::Relaxed),
+                ..record
+            });
+        });
     }
 
     fn save(&self, time_ns: u64, usage: Usage) {
@@ -189,6 +211,24 @@ pub(crate) fn end(begun: Begun, call: &Call, a: &Arguments, result: usize) {
     let is_counted = begun.thread.is_some() && (is_slow || begun.is_measured);
     if !is_counted && !call.op.is_always_recorded(detail) {
         return;
+    }
+    if let Some(thread) = begun.thread {
+        let tiny = TinyCall {
+            op: call.op,
+            fd: begun.fd,
+            size_bytes: detail,
+            moved_bytes: returned.max(0) as u64,
+            start_ns: begun.start_ns,
+            wall_ns,
+        };
+        if !is_counted && call.op.is_tiny(detail) && thread.loops.join(&tiny) {
+            if thread.loops.is_due(end_ns) {
+                thread.write_loops();
+            }
+            return;
+        }
+        // What was written before a file is closed, renamed or synced is recorded before.
+        thread.write_loops();
     }
     let mut record = Record {
         start_ns: begun.start_ns,
@@ -304,6 +344,14 @@ pub(crate) fn mark(op: Op, path: u32, second: u32, detail: u64) {
     let Some(thread) = Thread::current().filter(|_| ring::is_open()) else {
         return;
     };
+    thread.write_loops();
+    if matches!(op, Op::End | Op::Exec) && HAS_THREADS.load(Ordering::Relaxed) {
+        for other in &TABLE {
+            if other.pointer.load(Ordering::Relaxed) != 0 {
+                other.write_loops();
+            }
+        }
+    }
     let now = system::now();
     let usage = system::usage();
     let record = Record {
@@ -333,8 +381,17 @@ pub(crate) fn mark(op: Op, path: u32, second: u32, detail: u64) {
 /// Forgets the threads of the parent, in the child of fork(2).
 pub(crate) fn forked() {
     PID.store(system::pid(), Ordering::Relaxed);
+    if let Some(thread) = Thread::current() {
+        // It has a new id, and the joined calls are the parent's.
+        thread.begin();
+    }
+    if !HAS_THREADS.swap(false, Ordering::Relaxed) {
+        return;
+    }
+    let own = system::thread_pointer();
     for entry in &TABLE {
-        if entry.pointer.load(Ordering::Relaxed) != 0 {
+        let owner = entry.pointer.load(Ordering::Relaxed);
+        if owner != 0 && owner != own {
             entry.pointer.store(0, Ordering::Relaxed);
         }
     }
