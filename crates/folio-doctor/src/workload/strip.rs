@@ -182,6 +182,9 @@ mod tests {
             let left = strip.convert([Part::Cpu, Part::Fsync], Interval { from, to }, 5_000_000);
             assert_eq!(left, 5_000_000 - 4_000_012);
             assert_eq!(sums(&strip), (0, 4_000_089));
+            // Times of a program that are in no order.
+            let reversed = Interval { from: to, to: from };
+            strip.convert([Part::Fsync, Part::Cpu], reversed, 1);
         }
     }
 
