@@ -126,15 +126,16 @@ fn lane(
     on_path: &[u64],
     buckets_of_s: Option<f64>,
 ) {
+    let label = format!("{name} {number}");
+    let label = Text(format!("{}: {}", label.trim_end(), totals(strip)));
     let (name, number) = (Text(name), Text(number));
-    let words = Text(totals(strip));
     let kind = if on_path.is_empty() { "path" } else { "thread" };
     let count = strip.buckets().len();
     let _ = write!(
         page,
         "<div class=\"lane {kind}\"><div>{name} <small>{number}</small></div>\
          <svg viewBox=\"0 0 {count} {HEIGHT}\" preserveAspectRatio=\"none\" role=\"img\" \
-         aria-label=\"{name} {number}: {words}\"><title>{name} {number}: {words}</title>"
+         aria-label=\"{label}\"><title>{label}</title>"
     );
     for (class, shape) in shapes(strip) {
         let _ = write!(page, "<path class=\"{class}\" d=\"{shape}\"/>");
@@ -148,13 +149,13 @@ fn lane(
     }
     if let Some(wall_s) = buckets_of_s {
         for (bucket, parts) in strip.buckets().iter().enumerate() {
-            let moment = |bucket: usize| shown(wall_s * bucket as f64 / count as f64);
+            let moment = |bucket: usize| wall_s * bucket as f64 / count as f64;
             let (from, to) = (moment(bucket), moment(bucket + 1));
             let words = shares(parts);
             let _ = write!(
                 page,
                 "<rect class=\"bucket\" x=\"{bucket}\" width=\"1\" height=\"{HEIGHT}\">\
-                 <title>{from} to {to} s: {words}</title></rect>"
+                 <title>{from:.3} to {to:.3} s: {words}</title></rect>"
             );
         }
     }
