@@ -121,6 +121,7 @@ impl<'a> Fit<'a> {
             points: Vec::new(),
             other_bytes: 0,
             is_filling: false,
+            is_growing: false,
             each: &mut *self.each,
         };
         search.run()?;

@@ -51,6 +51,8 @@ pub(super) struct Search<'a, S> {
     /// Whether the cache was below its limit in the last window, and grew: another program had
     /// dropped it, and its first reads are not refaults.
     pub(super) is_filling: bool,
+    /// Whether the cache still grew at the end of the last warm-up.
+    pub(super) is_growing: bool,
     pub(super) each: &'a mut dyn FnMut(&Point),
 }
 
@@ -81,17 +83,40 @@ impl<S: Subject> Search<'_, S> {
             };
             self.drop_contradicted(&point);
             let last = enough.cache_bytes;
-            if self.is_enough(&point) {
+            let (is_first, is_enough) = (too_little.is_none(), self.is_enough(&point));
+            let was_whole = if is_enough {
+                point.cache_bytes < last
+            } else {
+                !self.is_growing
+            };
+            if is_enough {
                 enough = point;
             } else {
                 too_little = Some(point);
             }
-            // Nothing can be evicted any more.
-            if too_little.is_none() && enough.cache_bytes >= last {
-                break;
+            if !is_first || was_whole {
+                continue;
+            }
+            match self.grown(last)? {
+                Some(grown) => (enough, too_little) = (grown, None),
+                // Nothing can be evicted any more.
+                None if is_enough => break,
+                None => {}
             }
         }
         Ok(())
+    }
+
+    /// Measures without a limit once more; `None` if the cache does not grow. A workload that has
+    /// only now begun to read, or still fills the cache, has a new curve.
+    fn grown(&mut self, before_bytes: u64) -> io::Result<Option<Point>> {
+        let grown = self.warm_up()?.filter(|point| {
+            self.is_enough(point) && point.cache_bytes as f64 > (1.0 + NEAR) * before_bytes as f64
+        });
+        if let Some(point) = grown {
+            self.points = vec![point];
+        }
+        Ok(grown)
     }
 
     fn found(&self) -> u64 {
@@ -111,6 +136,7 @@ impl<S: Subject> Search<'_, S> {
 
     /// Measures without a limit, until the cache no longer grows.
     fn warm_up(&mut self) -> io::Result<Option<Point>> {
+        let end = self.subject.now() + WARM_UP * self.seconds;
         loop {
             let Some(before) = self.subject.memory()? else {
                 return Ok(None);
@@ -119,8 +145,8 @@ impl<S: Subject> Search<'_, S> {
                 return Ok(None);
             };
             let grown = point.cache_bytes.saturating_sub(before.cache_bytes) as f64;
-            let is_steady = grown <= GROWTH * point.cache_bytes as f64;
-            if is_steady || self.subject.now() > WARM_UP * self.seconds {
+            self.is_growing = grown > GROWTH * point.cache_bytes as f64;
+            if !self.is_growing || self.subject.now() > end {
                 return Ok(Some(point));
             }
             // A cache that still fills has no misses yet: its windows are not part of the curve.
@@ -234,6 +260,10 @@ mod tests {
         held: Option<u64>,
         refaults: f64,
         life: f64,
+        /// Seconds in which it does not read, and has 20 MiB that cannot be evicted.
+        idle: f64,
+        /// Seconds in which its cache then grows.
+        filling: f64,
     }
 
     const MIB: f64 = (1 << 20) as f64;
@@ -245,8 +275,13 @@ mod tests {
         }
 
         fn memory(&mut self) -> io::Result<Option<Memory>> {
+            let filled = ((self.now - self.idle) / self.filling).clamp(0.0, 1.0);
+            let whole = (20.0 + 280.0 * filled) * MIB;
             let memory = Memory {
-                cache_bytes: self.held.unwrap_or(300 << 20),
+                cache_bytes: match self.held {
+                    Some(held) if self.now > self.idle => held.min(whole as u64),
+                    _ => whole as u64,
+                },
                 other_bytes: 7,
                 refaults: self.refaults as u64,
                 stalled_us: 0,
@@ -256,7 +291,8 @@ mod tests {
 
         fn wait(&mut self, seconds: f64) -> bool {
             let cache = self.held.unwrap_or(300 << 20) as f64 / MIB;
-            self.refaults += seconds * 1000.0 * 10.0_f64.powf((40.0 - cache) / 20.0);
+            let is_reading = f64::from(self.now >= self.idle);
+            self.refaults += is_reading * seconds * 1000.0 * 10.0_f64.powf((40.0 - cache) / 20.0);
             self.now += seconds;
             true
         }
@@ -266,18 +302,25 @@ mod tests {
         }
     }
 
-    fn search(life: f64, limit_per_s: f64) -> (Vec<Point>, f64) {
-        let mut subject = Simulated {
-            life,
+    /// A workload that does not end.
+    fn endless(idle: f64, filling: f64) -> Simulated {
+        Simulated {
+            life: 1e9,
+            idle,
+            filling,
             ..Simulated::default()
-        };
+        }
+    }
+
+    fn search(mut subject: Simulated, seconds: f64) -> (Vec<Point>, f64) {
         let mut search = Search {
             subject: &mut subject,
-            limit_per_s,
-            seconds: 120.0,
+            limit_per_s: 100.0,
+            seconds,
             points: Vec::new(),
             other_bytes: 0,
             is_filling: false,
+            is_growing: false,
             each: &mut |_| (),
         };
         search.run().unwrap();
@@ -286,8 +329,22 @@ mod tests {
     }
 
     #[test]
+    fn workload_that_reads_late_is_measured() {
+        for subject in [endless(10.0, 1.0), endless(10.0, 20.0), endless(-1.0, 35.0)] {
+            let (points, _) = search(subject, 300.0);
+            let Need::About(bytes) = need(&points, 100.0) else {
+                panic!("{points:?}");
+            };
+            let mib = bytes as f64 / MIB;
+            assert!((58.0..62.0).contains(&mib), "{mib} MiB, {points:?}");
+        }
+        let (points, _) = search(endless(1e9, 1.0), 120.0);
+        assert_eq!(need(&points, 100.0), Need::AtMost(20 << 20));
+    }
+
+    #[test]
     fn known_knee_is_found_within_3_percent() {
-        let (points, seconds) = search(1e9, 100.0);
+        let (points, seconds) = search(endless(-1.0, 1.0), 120.0);
         let Need::About(bytes) = need(&points, 100.0) else {
             panic!("{points:?}");
         };
@@ -298,7 +355,11 @@ mod tests {
 
     #[test]
     fn search_of_ended_command_keeps_its_points() {
-        let (points, _) = search(10.0, 100.0);
+        let subject = Simulated {
+            life: 10.0,
+            ..endless(-1.0, 1.0)
+        };
+        let (points, _) = search(subject, 120.0);
         assert!(!points.is_empty() && points.len() < 5, "{points:?}");
         assert!(matches!(need(&points, 100.0), Need::AtMost(_)));
     }
