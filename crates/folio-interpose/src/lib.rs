@@ -32,7 +32,7 @@ mod writer;
 pub use calls::{Call, Detail, Names, Op, Returns, TINY_BYTES};
 pub use layout::{INCLUDES_GAP, MEASURED, Record};
 pub use object::{Preload, is_supported};
-pub use ring::Ring;
+pub use ring::{Omission, Ring};
 pub use traced::{Ended, Reach, Tracer, now, reach};
 pub use tracker::{Event, FileId, O_TRUNC, OpenFile, Tracker};
 

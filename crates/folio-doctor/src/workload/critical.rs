@@ -2,7 +2,7 @@
 
 use super::mounted::Mounted;
 use super::part::{Cost, Part, Tiny, Unreached};
-use super::timeline::{Process, Span, Thread, Timelines};
+use super::timeline::{Process, SmallCalls, Span, Thread, Timelines};
 use folio_interpose::{FileId, Op, Tracker};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -382,11 +382,16 @@ impl<'a> Split<'a> {
         self.parts.insert(Part::TinyBuffers, tiny_ns);
         let part = |part: Part| (part, self.parts.get(&part).copied().unwrap_or(0));
         let path = |file: FileId| self.tracker.path(file).to_owned();
+        let files = |group: &Group| {
+            let mut files: Vec<_> = group.files.iter().map(|file| path(*file)).collect();
+            files.sort();
+            files
+        };
         let cost = |((part, mount), group): (&(Part, usize), &Group)| Cost {
             part: *part,
             mount: *mount,
             calls: group.calls,
-            files: group.files.len(),
+            files: files(group),
             wait_ns: group.wait_ns,
             wall_ns: group.wall_ns,
             bytes: group.bytes,
@@ -412,25 +417,44 @@ impl<'a> Split<'a> {
 
     /// Returns the files that processes of the critical path read or write in small calls.
     fn tiny(&mut self) -> Vec<Tiny> {
-        let timelines = self.timelines;
+        let (timelines, tracker) = (self.timelines, self.tracker);
         let mut found = Vec::new();
         for pid in self.visited.clone() {
-            let small = timelines.processes.get(&pid).map(|process| &process.small);
-            for ((file, is_write), small) in small.into_iter().flatten() {
-                let mount = self.mount_of(*file);
-                if small.calls < SMALL_CALLS_MIN || !self.mounted.get(mount).has_files {
-                    continue;
-                }
+            let process = timelines.processes.get(&pid);
+            let mut small: Vec<_> = process.iter().flat_map(|process| &process.small).collect();
+            small.retain(|(_, small)| small.calls >= SMALL_CALLS_MIN);
+            // The costliest first.
+            small.sort_by_key(|(_, small)| u64::MAX - small.ns);
+            let mut is_on_files = |file: FileId| {
+                let mount = self.mount_of(file);
+                self.mounted.get(mount).has_files
+            };
+            while let Some(at) = small.iter().position(|((file, _), _)| is_on_files(*file)) {
+                let ((file, is_write), calls) = small.remove(at);
+                // A loop that copies: a buffer saves the calls on the other file, too.
+                let is_other_side =
+                    |((_, is_other_write), other): &(&(FileId, bool), &SmallCalls)| {
+                        is_other_write != is_write && is_copy(calls, other)
+                    };
+                let other = small.iter().position(is_other_side);
+                let other_ns = other.map_or(0, |at| small.remove(at).1.ns);
                 found.push(Tiny {
-                    path: self.tracker.path(*file).to_owned(),
+                    path: tracker.path(*file).to_owned(),
                     is_write: *is_write,
-                    calls: small.calls,
-                    bytes: small.bytes,
-                    ns: small.ns,
+                    calls: calls.calls,
+                    bytes: calls.bytes,
+                    ns: calls.ns + other_ns,
                 });
             }
         }
         found.sort_by_key(|tiny| u64::MAX - tiny.ns);
         found
     }
+}
+
+/// Returns whether reads and writes are those of one loop: as many calls, of as many bytes. The last
+/// read finds the end of the file.
+fn is_copy(one: &SmallCalls, other: &SmallCalls) -> bool {
+    let is_near = |a: u64, b: u64| a.abs_diff(b) <= a.max(b) / 100;
+    is_near(one.calls, other.calls) && is_near(one.bytes, other.bytes)
 }

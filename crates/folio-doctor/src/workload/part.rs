@@ -95,8 +95,8 @@ pub struct Cost {
     pub mount: usize,
     /// Calls that took at least 16 microseconds.
     pub calls: u64,
-    /// Files of these calls.
-    pub files: usize,
+    /// Files of these calls, sorted.
+    pub files: Vec<PathBuf>,
     /// Time that they did not run, in nanoseconds.
     pub wait_ns: u64,
     /// Their whole time, in nanoseconds.
@@ -122,7 +122,7 @@ pub struct Tiny {
     pub calls: u64,
     /// Bytes of all calls.
     pub bytes: u64,
-    /// Time of all calls, in nanoseconds.
+    /// Time of all calls, in nanoseconds; of a loop that copies, those on the other file as well.
     pub ns: u64,
 }
 

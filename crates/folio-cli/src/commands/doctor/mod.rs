@@ -2,6 +2,7 @@
 //! suggests a fix.
 
 pub(super) mod report;
+mod trial;
 mod workload;
 
 use crate::exit::{Exit, Failure, Outcome};
@@ -10,13 +11,15 @@ use crate::image_path::{ImagePath, PathArgument};
 use crate::session::Session;
 use clap::Args;
 use folio_doctor::{
-    CommandOutput, Facts, FileSystem, Kind, Layer, Limits, Recorder, Step, Verdict, chain_of,
-    inside, judge, probe, reason, sample,
+    CommandOutput, Facts, FileSystem, Kind, Layer, Limits, Recorder, RunOptions, Step, Verdict,
+    chain_of, inside, judge, probe, reason, sample,
 };
 use report::{DoctorReport, NotProbed, PathReport, Shown};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use trial::Trials;
+use workload::WorkloadReport;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -68,6 +71,17 @@ pub(crate) struct Doctor {
     #[arg(long = "for", value_name = "TIME", value_parser = crate::value_parsers::duration)]
     #[arg(requires = "pid", default_value = "30s")]
     limit: Duration,
+    /// Then run the command again with each cure that can be applied to it from outside, and
+    /// without it, in turns; prints what that saves beside the prediction
+    #[arg(long = "try", requires = "command")]
+    tries: bool,
+    /// With --try, a command that prepares each run, such as one that removes its results
+    #[arg(long, value_name = "COMMAND", requires = "tries")]
+    setup: Option<String>,
+    /// With --try, pairs of runs of each cure
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(3..))]
+    #[arg(requires = "tries", default_value = "3")]
+    repeats: u32,
     /// Also write and rename temporary files beside each path
     #[arg(long)]
     write_probe: bool,
@@ -166,6 +180,9 @@ impl ProbeTarget {
 
 /// Runs the command.
 pub(crate) fn run(doctor: &Doctor, session: &Session) -> Outcome {
+    if let Some(request) = trial::remount::requested() {
+        return request.run();
+    }
     session.refuse_options()?;
     let mut report = DoctorReport {
         faults: 0,
@@ -222,18 +239,28 @@ fn examine_workload(doctor: &Doctor, mut report: DoctorReport, session: &Session
     } else {
         Recorder::Preload
     };
-    let found = match doctor.pid {
+    let options = RunOptions {
+        output,
+        recorder,
+        omission: None,
+        folder: None,
+    };
+    let mut found = match doctor.pid {
         Some(pid) => workload::attach(pid, doctor.limit, session)?,
-        None => workload::run(&doctor.command, output, recorder, session)?,
+        None => workload::run(&doctor.command, &options, session)?,
     };
     let failure = found.failure();
     report.faults = found.faults();
     let faults = report.faults;
+    if !doctor.json {
+        workload::print(&found)?;
+    }
+    if doctor.tries {
+        run_trials(doctor, &mut found, session)?;
+    }
     if doctor.json {
         report.workload = Some(found);
         session.print_json(&report)?;
-    } else {
-        workload::print(&found)?;
     }
     if let Some(failure) = failure {
         session.note(failure);
@@ -242,6 +269,25 @@ fn examine_workload(doctor: &Doctor, mut report: DoctorReport, session: &Session
         0 => Ok(()),
         _ => Err(Failure::exiting(Exit::FaultFound, "")),
     }
+}
+
+/// Runs the command again with the cure of each finding.
+fn run_trials(doctor: &Doctor, found: &mut WorkloadReport, session: &Session) -> Outcome {
+    session.check_interrupt()?;
+    let trials = Trials {
+        words: &doctor.command,
+        recorder: found.recorder,
+        status: found.status,
+        setup: doctor.setup.as_deref(),
+        repeats: doctor.repeats,
+        session,
+    };
+    trials.run(found, |number, trial| {
+        if doctor.json {
+            return Ok(());
+        }
+        workload::print_trial(number, trial)
+    })
 }
 
 /// Returns the image that holds the file system, or is shown by the loop device, of a path.

@@ -6,7 +6,7 @@ use crate::output::color::{self, FAILURE, WARNING, paint};
 use crate::output::{NamePrinter, counted};
 use crate::session::Session;
 use folio_doctor::{
-    Check, CommandOutput, Cost, Part, Recorder, Unreached, Verdict, Workload, attach_workload,
+    Check, Cost, Part, Recorder, RunOptions, Trial, Unreached, Verdict, Workload, attach_workload,
     judge_workload, reason, run_workload,
 };
 use serde::Serialize;
@@ -14,6 +14,7 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::{ErrorKind, Write};
 use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::time::Duration;
 
 /// Column of the second line of a finding.
@@ -27,7 +28,7 @@ pub(super) struct WorkloadReport {
     /// The process, if it ran already.
     #[serde(skip_serializing_if = "Option::is_none")]
     pid: Option<u32>,
-    recorder: Recorder,
+    pub(super) recorder: Recorder,
     /// Its exit code; null if a signal ended it, or if it goes on.
     exit_code: Option<i32>,
     /// The signal that ended it.
@@ -43,7 +44,10 @@ pub(super) struct WorkloadReport {
     /// Programs that were not recorded, and their part of the time.
     unreached: Vec<Unreached>,
     costs: Vec<CostReport>,
-    checks: Vec<Check>,
+    pub(super) checks: Vec<Check>,
+    /// How the command ended.
+    #[serde(skip)]
+    pub(super) status: Option<ExitStatus>,
 }
 
 /// A part of the time.
@@ -75,12 +79,11 @@ struct CostReport {
 /// Runs the command.
 pub(super) fn run(
     words: &[OsString],
-    output: CommandOutput,
-    recorder: Recorder,
+    options: &RunOptions,
     session: &Session,
 ) -> Outcome<WorkloadReport> {
     let program = words[0].display();
-    let found = run_workload(words, output, recorder, &session.stop_flag()).map_err(|error| {
+    let found = run_workload(words, options, &session.stop_flag()).map_err(|error| {
         let message = format!("{program}: cannot be run: {}", reason(&error));
         Failure::exiting(Exit::NotProbed, message)
     })?;
@@ -172,7 +175,7 @@ impl WorkloadReport {
                 mount_point: mount.mount_point.display().to_string(),
                 fs_type: mount.fs_type.clone(),
                 calls: cost.calls,
-                files: cost.files,
+                files: cost.files.len(),
                 wait_s: seconds(cost.wait_ns),
                 bytes: cost.bytes,
                 device_bytes: cost.device_bytes,
@@ -192,6 +195,7 @@ impl WorkloadReport {
             unreached: found.unreached.clone(),
             costs: found.costs.iter().map(cost).collect(),
             checks: judge_workload(found),
+            status: found.status,
         }
     }
 }
@@ -207,6 +211,46 @@ pub(super) fn print(report: &WorkloadReport) -> Outcome {
             .as_bytes(),
     )?;
     writeln!(out, "{}", counted(report.faults() as u64, "fault"))?;
+    Ok(out.flush()?)
+}
+
+/// Prints what the trial of a finding's cure found.
+pub(super) fn print_trial(number: usize, trial: &Trial) -> Outcome {
+    let width = crate::output::stdout_width().unwrap_or(usize::MAX);
+    let lines = match trial {
+        Trial::NotTried { reason } => vec![format!("{number}. not tried: {reason}")],
+        Trial::Measured {
+            applied,
+            risk,
+            baseline_s,
+            cured_s,
+            predicted_s,
+            measured_s,
+        } => {
+            let (saves, predicted) = (shown(*measured_s), shown(*predicted_s));
+            let times = |times: &[f64]| {
+                let words: Vec<_> = times.iter().map(|time| shown(*time)).collect();
+                words.join(", ")
+            };
+            let (without, with) = (times(baseline_s), times(cured_s));
+            vec![
+                format!("{number}. tried: saves {saves} s, predicted {predicted} s"),
+                format!("seconds without the cure: {without}; with it: {with}"),
+                applied.clone(),
+                format!("risk taken: {risk}"),
+            ]
+        }
+    };
+    let mut text = String::new();
+    for (index, line) in lines.iter().enumerate() {
+        if index > 0 {
+            text.push_str(&" ".repeat(DETAIL_COLUMN));
+        }
+        notes::wrap(&mut text, line, DETAIL_COLUMN, width);
+    }
+    let text = NamePrinter::on_stdout().text(&text);
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
 }
 
