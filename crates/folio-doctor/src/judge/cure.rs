@@ -1,4 +1,4 @@
-//! What a trial changes to find out whether a finding is right.
+//! The cure of a finding: the change that a trial applies.
 
 use super::file_system::{FLUSH, RENAME};
 use crate::cure::Cure;

@@ -28,6 +28,8 @@ Examples:
   folio doctor /var/lib/vm/disk.qcow2    the cost of first writes into an image
   folio doctor disk.qcow2:/srv/db        a file inside it, with the counters of Folio's own page cache
   folio doctor -- make -C src            split the time of a command by the causes of its waits
+  folio doctor --try -- ./import.sh      the same, then again with each cure that can be applied, and without it
+  folio doctor --try --setup 'rm -rf out' -- ./export.sh out     for a command that fails the second time
   folio doctor --trace -- ./build.sh     the same, with the static programs that it starts
   folio doctor --pid 4711 --for 30s      the same for a process that runs already, which goes on
   folio doctor --json /mnt/share         for programs; docs/json.md lists the keys
@@ -47,6 +49,12 @@ risk. The library does not reach static and set-user-id programs. A command that
 ptrace(2) instead: slower, on x86-64 only, and set-user-id programs get no rights of their owner, so they are traced with
 --trace only, or by root. Static programs that a command starts without --trace are reported as unknown. --pid traces no
 children that run already.
+
+With --try, the command runs again: for each finding at least three times without its cure and three times with it, in
+turns, each time after --setup. Its output is dropped then, and its input is empty. What the cure saves is printed beside
+the prediction, with the risk that was taken. Syncs are left out by the preloaded library, and each file is synced at the
+end; options of a mount are set and restored, also if the command is killed (root); a server is asked through a private
+mount by folio (root); cold files are warmed. Cures inside a program are not tried.
 
 Exit codes: 0 no fault, 1 faults, 2 usage error, 3 a path could not be examined, or the command could not be run.";
 
@@ -73,7 +81,7 @@ pub(crate) struct Doctor {
     limit: Duration,
     /// Then run the command again with each cure that can be applied to it from outside, and
     /// without it, in turns; prints what that saves beside the prediction
-    #[arg(long = "try", requires = "command")]
+    #[arg(long = "try", requires = "command", conflicts_with_all = ["paths", "pid"])]
     tries: bool,
     /// With --try, a command that prepares each run, such as one that removes its results
     #[arg(long, value_name = "COMMAND", requires = "tries")]

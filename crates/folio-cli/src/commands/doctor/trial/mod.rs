@@ -8,7 +8,7 @@
 //!
 //! Invariants:
 //! 1. What a cure changes is as before after the trial, also after Ctrl-C, a panic or a kill.
-//! 2. Both runs of a pair are prepared alike: `--setup`, then the dirty pages of the file system are
+//! 2. Both runs of a pair are prepared alike: `--setup`, then the file system's dirty pages are
 //!    written.
 
 mod cached_mount;

@@ -137,7 +137,7 @@ impl Request {
     }
 }
 
-/// Changes one option of a file system; all others stay.
+/// Changes one option of a file system, and no further one.
 fn set_option(mount_point: &Path, option: &str) -> rustix::io::Result<()> {
     let picked = fspick(CWD, mount_point, FsPickFlags::FSPICK_CLOEXEC)?;
     fsconfig_set_flag(&picked, option)?;
