@@ -159,7 +159,7 @@ impl Scene<'_> {
 
     fn examine(&self) -> Outcome<Found> {
         let mut doctor = self.command(&self.run.folio);
-        doctor.args(["doctor", "--json"]);
+        doctor.args(["doctor", "--json", "--write-probe"]);
         match self.setup.subject {
             Subject::Command => {
                 // What it reads is in memory afterwards.
@@ -170,7 +170,7 @@ impl Scene<'_> {
                 doctor.args(["--", "sh", "-c", &self.setup.command]);
             }
             Subject::Path => {
-                doctor.arg("--write-probe").arg(&self.setup.command);
+                doctor.arg(&self.setup.command);
             }
         }
         let output = doctor.output().at(&self.run.folio)?;

@@ -79,7 +79,7 @@ fn judge_cost(workload: &Workload, cost: &Cost) -> Option<(u64, Check)> {
         Part::ReadMisses => 1.0,
         // Without the option nothing waits.
         Part::SyncWrites if own.has("sync") => 1.0,
-        _ => 1.0 - (cost.files.len().max(1) as f64 / cost.calls.max(1) as f64).min(1.0),
+        _ => 1.0 - remaining(cost),
     };
     let finding = Finding {
         workload,
@@ -115,6 +115,18 @@ fn judge_cost(workload: &Workload, cost: &Cost) -> Option<(u64, Check)> {
             own.mount_point.to_string_lossy().into_owned(),
         );
     Some(finding.with_numbers(check))
+}
+
+/// Returns the part of the waits that remains, from 0 to 1: that of one call for each file. The last
+/// sync moves the bytes of all calls.
+fn remaining(cost: &Cost) -> f64 {
+    let files = cost.files.len().max(1) as f64;
+    let calls = cost.calls.max(1) as f64;
+    let part = match cost.last_sync_ns {
+        Some(last_ns) => (files - 1.0) / calls + last_ns as f64 / cost.wait_ns.max(1) as f64,
+        None => files / calls,
+    };
+    part.min(1.0)
 }
 
 /// `211000 stats of 3100 files on /mnt/share (virtiofs)`.
@@ -350,6 +362,7 @@ mod tests {
             wall_ns: 1_000_000_000,
             bytes: 4096 * calls,
             device_bytes: 0,
+            last_sync_ns: None,
             replacements: 0,
             example: None,
         };

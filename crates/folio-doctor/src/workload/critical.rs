@@ -54,6 +54,8 @@ struct Group {
     device_bytes: u64,
     replacements: u64,
     longest: (u64, Option<FileId>),
+    /// Of syncs: bytes that were written before the last one, by file.
+    synced: HashMap<FileId, u64>,
 }
 
 /// The wall time, as it is split.
@@ -367,6 +369,11 @@ impl<'a> Split<'a> {
         group.wall_ns += span.wall_ns;
         if span.moves_bytes() {
             group.bytes += span.result.max(0) as u64;
+        } else if let (Part::Fsync, Some(file)) = (part, span.file) {
+            let written = span.written_bytes;
+            let before = group.synced.insert(file, written).unwrap_or(0);
+            // Opened again, a file begins with none.
+            group.bytes += written.checked_sub(before).unwrap_or(written);
         }
         group.device_bytes += span.read_bytes;
         group.replacements += u64::from(span.is_replacement);
@@ -396,6 +403,7 @@ impl<'a> Split<'a> {
             wall_ns: group.wall_ns,
             bytes: group.bytes,
             device_bytes: group.device_bytes,
+            last_sync_ns: None,
             replacements: group.replacements,
             example: group.longest.1.map(path),
         };

@@ -10,6 +10,7 @@
 //! ```
 
 mod critical;
+mod last_sync;
 mod mounted;
 mod part;
 mod timeline;
@@ -104,6 +105,8 @@ pub struct RunOptions {
     pub omission: Option<Omission>,
     /// Its working directory, looked up again; else that of this process.
     pub folder: Option<PathBuf>,
+    /// Whether unnamed files are written beside the files that it syncs, after its end.
+    pub may_write: bool,
 }
 
 /// Runs a command to its end and returns where its time went. It is traced if the options say so,
@@ -113,6 +116,21 @@ pub struct RunOptions {
 /// # Errors
 /// If the command cannot be started or traced, or the library cannot be written.
 pub fn run(
+    words: &[OsString],
+    options: &RunOptions,
+    should_stop: &AtomicBool,
+) -> io::Result<Workload> {
+    let mut found = record(words, options, should_stop)?;
+    if options.may_write {
+        for cost in &mut found.costs {
+            cost.last_sync_ns = last_sync::measure(cost);
+        }
+    }
+    Ok(found)
+}
+
+/// Runs a command with its calls recorded.
+fn record(
     words: &[OsString],
     options: &RunOptions,
     should_stop: &AtomicBool,

@@ -101,10 +101,12 @@ pub struct Cost {
     pub wait_ns: u64,
     /// Their whole time, in nanoseconds.
     pub wall_ns: u64,
-    /// Bytes that they moved.
+    /// Bytes that they moved, or that were written since the last sync.
     pub bytes: u64,
     /// Bytes that a disk read for them.
     pub device_bytes: u64,
+    /// Of syncs: the time that one sync of these bytes takes, in nanoseconds, if it was measured.
+    pub last_sync_ns: Option<u64>,
     /// Of closes: of files that were truncated and written. Of renames: over a file.
     pub replacements: u64,
     /// The path with the longest time.

@@ -66,7 +66,7 @@ pub(crate) struct Doctor {
     #[arg(required_unless_present_any = ["command", "pid"])]
     paths: Vec<OsString>,
     /// Run this command, and split its time by the causes of its waits
-    #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["paths", "write_probe", "all"])]
+    #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["paths", "all"])]
     command: Vec<OsString>,
     /// Trace the system calls of the command, also those of static programs that it starts
     #[arg(long, requires = "command")]
@@ -90,7 +90,8 @@ pub(crate) struct Doctor {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(3..))]
     #[arg(requires = "tries", default_value = "3")]
     repeats: u32,
-    /// Also write and rename temporary files beside each path
+    /// Also write and rename temporary files beside each path; of a command, write one beside the files
+    /// that it syncs, as large as they are: a prediction then has the time of one sync of all
     #[arg(long)]
     write_probe: bool,
     /// Maximum number of bytes to read, over all paths
@@ -252,6 +253,7 @@ fn examine_workload(doctor: &Doctor, mut report: DoctorReport, session: &Session
         recorder,
         omission: None,
         folder: None,
+        may_write: doctor.write_probe,
     };
     let mut found = match doctor.pid {
         Some(pid) => workload::attach(pid, doctor.limit, session)?,

@@ -200,6 +200,7 @@ impl Trials<'_> {
             recorder: self.recorder,
             omission,
             folder: Some(folder),
+            may_write: false,
         };
         let found = run_workload(self.words, &options, &self.session.stop_flag());
         let found = found.map_err(|error| reason(&error))?;
