@@ -135,6 +135,19 @@ fn traced_command_keeps_its_syncs() {
     assert_eq!(len(folder.path().join("runs")), 1);
 }
 
+#[test]
+fn write_probe_of_a_command_leaves_no_file() {
+    requires!(tool("python3"));
+    let folder = TempDir::new().unwrap();
+    let script = script("", SYNC);
+    let options = ["--write-probe"];
+    let check = tried(folder.path(), &options, &["python3", "-c", &script]);
+    is_measured(&check, "fsync-waits");
+    let number = |name: &str| check["numbers"][name].as_f64().unwrap();
+    assert!(number("saves_s") <= number("cost_s"), "{check:#}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+}
+
 /// Whether a mount has the option sync.
 fn is_sync(mount_point: &Path) -> bool {
     let table = std::fs::read_to_string("/proc/mounts").unwrap();

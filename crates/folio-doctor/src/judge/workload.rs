@@ -117,8 +117,8 @@ fn judge_cost(workload: &Workload, cost: &Cost) -> Option<(u64, Check)> {
     Some(finding.with_numbers(check))
 }
 
-/// Returns the part of the waits that remains, from 0 to 1: that of one call for each file. The last
-/// sync moves the bytes of all calls.
+/// Returns the part of the waits that remains, from 0 to 1: that of one call for each file. The
+/// last sync moves the bytes of all calls.
 fn remaining(cost: &Cost) -> f64 {
     let files = cost.files.len().max(1) as f64;
     let calls = cost.calls.max(1) as f64;
@@ -351,8 +351,8 @@ mod tests {
     use crate::finding::Verdict;
     use crate::workload::{MountedOn, Recorder};
 
-    /// The verdict on this many writes with O_SYNC, which take half of the time.
-    fn verdict_on(calls: u64) -> Verdict {
+    /// The finding on this many writes with O_SYNC, which take half of the time.
+    fn finding_on(calls: u64, last_sync_ns: Option<u64>) -> Check {
         let cost = Cost {
             part: Part::SyncWrites,
             mount: 0,
@@ -362,7 +362,7 @@ mod tests {
             wall_ns: 1_000_000_000,
             bytes: 4096 * calls,
             device_bytes: 0,
-            last_sync_ns: None,
+            last_sync_ns,
             replacements: 0,
             example: None,
         };
@@ -384,12 +384,21 @@ mod tests {
             dropped: 0,
             refaulted_pages: None,
         };
-        judge(&workload)[0].verdict
+        judge(&workload).remove(0)
     }
 
     #[test]
     fn few_calls_are_a_note() {
+        let verdict_on = |calls| finding_on(calls, None).verdict;
         assert_eq!(verdict_on(CALLS_MIN), Verdict::Fault);
         assert_eq!(verdict_on(CALLS_MIN - 1), Verdict::Note);
+    }
+
+    #[test]
+    fn last_sync_remains() {
+        let saves = |last_sync_ns| finding_on(100, last_sync_ns).numbers["saves_s"].clone();
+        assert_eq!(saves(None), 0.99);
+        assert_eq!(saves(Some(400_000_000)), 0.6);
+        assert_eq!(saves(Some(2_000_000_000)), 0.0);
     }
 }

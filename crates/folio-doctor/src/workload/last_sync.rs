@@ -39,3 +39,42 @@ pub(super) fn measure(cost: &Cost) -> Option<u64> {
     let ns = (bytes > 0).then(write)?.ok()?;
     Some((ns as f64 * (bytes as f64 / written_bytes as f64)) as u64)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    fn cost(part: Part, file: PathBuf, bytes: u64) -> Cost {
+        Cost {
+            part,
+            mount: 0,
+            calls: 1,
+            files: vec![file.clone()],
+            wait_ns: 1,
+            wall_ns: 1,
+            bytes,
+            device_bytes: 0,
+            last_sync_ns: None,
+            replacements: 0,
+            example: Some(file),
+        }
+    }
+
+    #[test]
+    fn last_sync_leaves_no_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("log");
+        std::fs::write(&file, [7; 5000]).unwrap();
+        assert!(measure(&cost(Part::Fsync, file.clone(), 1 << 40)).is_some());
+        assert!(measure(&cost(Part::SyncWrites, file.clone(), 4096)).is_some());
+        // Nothing was written, or no sync was there.
+        assert_eq!(measure(&cost(Part::Fsync, file.clone(), 0)), None);
+        assert_eq!(measure(&cost(Part::Writes, file, 4096)), None);
+        assert_eq!(
+            measure(&cost(Part::Fsync, folder.path().join("none"), 9)),
+            None
+        );
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}

@@ -90,8 +90,8 @@ pub(crate) struct Doctor {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(3..))]
     #[arg(requires = "tries", default_value = "3")]
     repeats: u32,
-    /// Also write and rename temporary files beside each path; of a command, write one beside the files
-    /// that it syncs, as large as they are: a prediction then has the time of one sync of all
+    /// Also write and rename temporary files beside each path; with a command, write one beside the
+    /// files that it syncs: the prediction then has the time of one sync of as many bytes
     #[arg(long)]
     write_probe: bool,
     /// Maximum number of bytes to read, over all paths
