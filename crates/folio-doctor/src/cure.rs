@@ -61,7 +61,8 @@ pub enum Trial {
         cured_s: Vec<f64>,
         /// The predicted saving.
         predicted_s: f64,
-        /// The difference of the medians.
+        /// The difference of the medians; below 0 if the cure costs more than it saves.
+        #[cfg_attr(feature = "schema", schemars(extend("format" = "signed")))]
         measured_s: f64,
     },
     /// The command did not run with the cure.
