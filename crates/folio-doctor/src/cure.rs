@@ -30,10 +30,12 @@ pub enum Cure {
         /// The option that it has now.
         restored: &'static str,
     },
-    /// A mount that caches names and attributes is above this one.
+    /// A mount that caches names and attributes is over this one.
     CacheAttributes {
         /// The mount of the server.
         mount_point: PathBuf,
+        /// What it shows: the directory that `folio mount` serves, else the mount below.
+        source: PathBuf,
     },
     /// These files are in memory, instead of on the disk alone.
     Warm {

@@ -3,7 +3,9 @@
 use super::file_system::{FLUSH, RENAME};
 use crate::cure::Cure;
 use crate::finding::{Check, Verdict};
+use crate::probe::layers::FileSystem;
 use crate::workload::{Cost, Recorder, Workload};
+use std::path::{Path, PathBuf};
 
 /// That of tiny buffers.
 pub(super) const BUFFER: Cure =
@@ -35,12 +37,24 @@ pub(super) fn of(check: &Check, cost: &Cost, workload: &Workload) -> Cure {
             restored: "auto_da_alloc",
         },
         FLUSH | RENAME => Cure::Unavailable("the file system has no option that changes it"),
-        "attributes-not-trusted" | "names-not-cached" if check.verdict == Verdict::Fault => {
-            Cure::CacheAttributes { mount_point }
-        }
-        "attributes-not-trusted" | "names-not-cached" => {
+        "attributes-not-trusted" | "names-not-cached" if check.verdict != Verdict::Fault => {
             Cure::Unavailable("names and attributes are in memory since the first run")
         }
+        "attributes-not-trusted" | "names-not-cached" => match (served_directory(own), check.cause)
+        {
+            (Some(source), _) => Cure::CacheAttributes {
+                mount_point,
+                source,
+            },
+            (None, "attributes-not-trusted") => Cure::CacheAttributes {
+                source: mount_point.clone(),
+                mount_point,
+            },
+            (None, _) => Cure::Unavailable(
+                "opens would ask a mount over this one and its server: only other options of the \
+                 mount itself show the saving",
+            ),
+        },
         "cold" if files.is_empty() => {
             Cure::Unavailable("the pages are those of mapped files, whose names are not known")
         }
@@ -49,4 +63,14 @@ pub(super) fn of(check: &Check, cost: &Cost, workload: &Workload) -> Cure {
         "lock-waits" => Cure::Unavailable("another process holds the lock"),
         _ => Cure::Unavailable("no setting is known to be its cause"),
     }
+}
+
+/// Returns the directory of this machine that `folio mount` shows as it is. The source of another
+/// server may be something else, such as encrypted files.
+fn served_directory(own: &FileSystem) -> Option<PathBuf> {
+    let is_folio = own.fs_type == "fuse.folio" || own.server.as_deref() == Some("folio");
+    let source = Path::new(&own.source);
+    let source = own.served_source.as_deref().unwrap_or(source);
+    let is_whole = own.root == Path::new("/");
+    (is_folio && is_whole && source.is_absolute() && source.is_dir()).then(|| source.to_owned())
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 /// Names, attributes and pages are valid for a second; other programs change the server's files.
-const OPTIONS: &str = "allow_other,push=off,ttl=1s,cache=writethrough";
+const OPTIONS: &str = "allow_other,ttl=1s,cache=writethrough";
 
 /// The mount; dropping it unmounts.
 pub(super) struct CachedMount {
@@ -15,11 +15,11 @@ pub(super) struct CachedMount {
 }
 
 impl CachedMount {
-    pub(super) fn new(mount_point: &Path) -> Result<Self, String> {
+    pub(super) fn new(source: &Path, mount_point: &Path) -> Result<Self, String> {
         let start = || {
             Command::new(std::env::current_exe()?)
                 .args(["--quiet", "mount", "-o", OPTIONS, "--ready-fd", "1"])
-                .args([mount_point, mount_point])
+                .args([source, mount_point])
                 .stdin(Stdio::null())
                 .stdout(Stdio::piped())
                 .spawn()

@@ -52,7 +52,10 @@ pub(super) struct Trials<'a> {
 enum Applier {
     Omission(Omission, Vec<PathBuf>),
     Remount(Remounter),
-    Mount(PathBuf),
+    Mount {
+        source: PathBuf,
+        mount_point: PathBuf,
+    },
     Warm(Vec<PathBuf>),
 }
 
@@ -114,7 +117,7 @@ impl Trials<'_> {
     }
 
     fn pairs(&self, applier: &Applier, place: &Path) -> Result<Times, String> {
-        if let Applier::Mount(_) = applier {
+        if let Applier::Mount { .. } = applier {
             folio_run::unshare_mounts()
                 .map_err(|errno| format!("no mount namespace of its own: {errno}"))?;
         }
@@ -155,8 +158,11 @@ impl Trials<'_> {
                 remounter.restore()?;
                 seconds
             }
-            Applier::Mount(mount_point) => {
-                let mount = CachedMount::new(mount_point)?;
+            Applier::Mount {
+                source,
+                mount_point,
+            } => {
+                let mount = CachedMount::new(source, mount_point)?;
                 let seconds = self.once(None);
                 mount.end()?;
                 seconds
@@ -242,7 +248,13 @@ impl Applier {
                 option,
                 restored,
             } => Self::Remount(Remounter::start(mount_point, option, restored)?),
-            Cure::CacheAttributes { mount_point } => Self::Mount(mount_point.clone()),
+            Cure::CacheAttributes {
+                mount_point,
+                source,
+            } => Self::Mount {
+                source: source.clone(),
+                mount_point: mount_point.clone(),
+            },
             Cure::Warm { files } => Self::Warm(files.clone()),
         })
     }
@@ -276,9 +288,13 @@ fn words(cure: &Cure) -> (String, &'static str) {
             ),
             "a power cut meanwhile could have lost what any program wrote there",
         ),
-        Cure::CacheAttributes { mount_point } => (
+        Cure::CacheAttributes {
+            mount_point,
+            source,
+        } => (
             format!(
-                "a private mount by folio over {}, with a cache that is valid for 1 s",
+                "a private mount of {} by folio over {}, with a cache that is valid for 1 s",
+                source.display(),
                 mount_point.display()
             ),
             "the command saw changes of the server up to 1 s late",
