@@ -6,6 +6,7 @@
 //!   FUSE, a test server and Folio    page cache, attributes                                                fuse.rs
 //!   tmpfs, overlay, bind mounts      the chain of layers, no false alarm                                   stacked.rs
 //!   commands                         the parts of their time, the causes of their waits                   workload.rs
+//!   commands with their cures        --try                                                                 trial.rs
 //!   static programs, processes       the same, by ptrace(2)                                                traced.rs
 //!   the page of --html              its parts, files and timeline; hostile names                            html.rs
 //!   a guest of QEMU                  a disk that allocates at first writes                                 guest.rs
@@ -26,6 +27,7 @@ mod stacked;
 #[path = "../support/mod.rs"]
 mod support;
 mod traced;
+mod trial;
 mod workload;
 mod xfs_btrfs;
 

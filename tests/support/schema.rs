@@ -33,8 +33,8 @@ pub(crate) fn assert_schema_of<T: JsonSchema>(words: &str) {
     );
 }
 
-/// Leaves out the widths of numbers, the null of keys that are absent instead, and line breaks. No
-/// output has a negative fraction.
+/// Leaves out the widths of numbers, the null of keys that are absent instead, and line breaks. A
+/// fraction is not negative, unless its format is `signed`.
 fn simplify(schema: &mut Value) {
     match schema {
         Value::Object(keys) => {

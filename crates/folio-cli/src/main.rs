@@ -22,6 +22,7 @@
 //!   image_path     IMAGE:/path              exit             exit codes
 //!   image_name     file:, json:, --image-opts        objects, volumes   URLs of object stores
 //!   value_parsers, global_options           option values     interruptible   writes that Ctrl-C ends
+//!   user_command   commands of the user that the shell runs
 //!   output/        tables, JSON, names      manual/          help texts and manual pages
 //!   hints, nearest suggestions for unknown words     qemu_img, qemu_words, percent   manners of qemu-img
 //! ```
@@ -80,6 +81,7 @@ mod trace;
 mod tree_copy;
 mod unmount_process;
 mod unpacking;
+mod user_command;
 mod value_parsers;
 mod volumes;
 mod walk;

@@ -1,5 +1,6 @@
 //! The verdict on a layer: fault, fine, note or unknown.
 
+use crate::cure::{Cure, Trial};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -77,6 +78,12 @@ pub struct Check {
     /// Commands that fix it.
     #[cfg_attr(feature = "schema", schemars(inner(length(min = 1))))]
     pub remedies: Vec<String>,
+    /// What a trial of the cure found, with `--try`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trial: Option<Trial>,
+    /// What a trial changes.
+    #[serde(skip)]
+    pub cure: Option<Cure>,
 }
 
 impl Check {
@@ -95,6 +102,8 @@ impl Check {
             evidence: String::new(),
             numbers: serde_json::Map::new(),
             remedies: Vec::new(),
+            trial: None,
+            cure: None,
         }
     }
 

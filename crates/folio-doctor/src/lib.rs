@@ -17,7 +17,8 @@
 //!
 //! [`run_workload`] runs a command with its file calls recorded (`workload/`), [`attach_workload`]
 //! records those of a process that runs already, and [`judge_workload`] names the causes of the
-//! waits (`judge/workload.rs`), in the same [`Check`]s.
+//! waits (`judge/workload.rs`), in the same [`Check`]s. Each has a [`Cure`] for a trial
+//! (`judge/cure.rs`).
 //!
 //! [`inside`] does the same for a file inside an image, by Folio's own counters.
 //!
@@ -32,6 +33,7 @@
 
 #![deny(unsafe_code)]
 
+mod cure;
 mod finding;
 mod inside;
 mod judge;
@@ -40,7 +42,9 @@ mod sample;
 mod text;
 mod workload;
 
+pub use cure::{Cure, Trial};
 pub use finding::{Certainty, Check, Verdict};
+pub use folio_interpose::Omission;
 pub use inside::inside;
 pub use judge::{judge, judge_workload};
 pub use probe::attributes::Attributes;
@@ -57,6 +61,6 @@ pub use probe::{Fact, Facts, Kind, Limits, probe};
 pub use sample::{Sample, sample};
 pub use text::reason;
 pub use workload::{
-    CommandOutput, Cost, FileCost, Lane, MountedOn, Part, Recorder, Strip, Timeline, Tiny,
-    Unreached, Workload, attach as attach_workload, run as run_workload,
+    CommandOutput, Cost, FileCost, Lane, MountedOn, Part, Recorder, RunOptions, Strip, Timeline,
+    Tiny, Unreached, Workload, attach as attach_workload, run as run_workload,
 };

@@ -34,6 +34,12 @@ pub(crate) const RING_BYTES: u64 = SLOTS_AT + SLOTS * size_of::<Slot>() as u64;
 pub(crate) const WORKING_DIRECTORY: i32 = -100;
 /// The command of fcntl(2) whose argument is recorded.
 pub(crate) const F_SETFD: u64 = 2;
+/// The part of [`Header::omitted`] that is the number of a device.
+pub(crate) const OMITTED_DEVICE: u64 = u32::MAX as u64;
+/// Calls of fsync(2) and its kin are left out.
+pub(crate) const OMITS_SYNCS: u64 = 1 << 32;
+/// O_SYNC and O_DSYNC are left out.
+pub(crate) const OMITS_SYNC_FLAGS: u64 = 1 << 33;
 /// The environment variable with the path of the ring.
 pub(crate) const VARIABLE: &str = "FOLIO_INTERPOSE_RING";
 
@@ -45,8 +51,10 @@ pub(crate) struct Header {
     pub(crate) dropped: AtomicU64,
     /// Bytes of the heap in use.
     pub(crate) heap_used: AtomicU64,
+    /// What programs leave out, and on which device; 0 for nothing.
+    pub(crate) omitted: AtomicU64,
     /// The next slot to write, counted over all laps; in a cache line of its own.
-    pub(crate) line: [u64; 5],
+    pub(crate) line: [u64; 4],
     pub(crate) head: AtomicU64,
 }
 

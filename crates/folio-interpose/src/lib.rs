@@ -32,7 +32,7 @@ mod writer;
 pub use calls::{Call, Detail, Names, Op, Returns};
 pub use layout::{INCLUDES_GAP, MEASURED, Record};
 pub use object::{Preload, is_supported};
-pub use ring::Ring;
+pub use ring::{Omission, Ring};
 pub use traced::{Ended, Reach, Tracer, now, reach};
 pub use tracker::{Event, FileId, O_TRUNC, OpenFile, Tracker};
 
@@ -210,6 +210,46 @@ mod tests {
         }
         let [_, (_, writes)] = tiny_calls(&mut command);
         assert_eq!(writes, 4000);
+    }
+
+    /// What a program finds after an omission on the device of its folder, or on another one: the
+    /// error of a sync that a FIFO cannot make, and the flag of an open.
+    #[track_caller]
+    fn found_with(omission: fn(u64) -> Omission, is_own_device: bool) -> String {
+        let folder = tempfile::TempDir::new().unwrap();
+        let script = "import os, fcntl\n\
+                      def sync(fd):\n \
+                      try: os.fsync(fd); return 0\n \
+                      except OSError as error: return error.errno\n\
+                      os.mkfifo('fifo'); fifo = os.open('fifo', os.O_RDWR)\n\
+                      file = os.open('file', os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_SYNC, 0o600)\n\
+                      flags = fcntl.fcntl(file, fcntl.F_GETFL) & os.O_SYNC == os.O_SYNC\n\
+                      print(sync(fifo), int(flags))";
+        let device = std::os::unix::fs::MetadataExt::dev(&folder.path().metadata().unwrap());
+        let ring = Ring::create().unwrap();
+        ring.omit(omission(if is_own_device { device } else { device + 1 }));
+        let preload = Preload::create().unwrap();
+        let mut command = Command::new("python3");
+        command.args(["-c", script]).current_dir(folder.path());
+        preload.apply(&ring, &mut command);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout)
+            .unwrap()
+            .trim_end()
+            .to_owned()
+    }
+
+    #[test]
+    fn omissions_are_those_of_one_device() {
+        if Command::new("python3").arg("--version").output().is_err() {
+            return eprintln!("skipped: no python3");
+        }
+        // EINVAL, as the C library returned it.
+        assert_eq!(found_with(Omission::Syncs, true), "0 1");
+        assert_eq!(found_with(Omission::Syncs, false), "22 1");
+        assert_eq!(found_with(Omission::SyncFlags, true), "22 0");
+        assert_eq!(found_with(Omission::SyncFlags, false), "22 1");
     }
 
     #[test]

@@ -3,7 +3,8 @@
 #![expect(unsafe_code, reason = "memory shared with other processes")]
 
 use crate::layout::{
-    HEAP_AT, HEAP_BYTES, Header, MAGIC, PATH_MAX, RING_BYTES, Record, SLOTS, SLOTS_AT, Slot,
+    HEAP_AT, HEAP_BYTES, Header, MAGIC, OMITS_SYNC_FLAGS, OMITS_SYNCS, OMITTED_DEVICE, PATH_MAX,
+    RING_BYTES, Record, SLOTS, SLOTS_AT, Slot,
 };
 use crate::writer::RingWriter;
 use rustix::fs::MemfdFlags;
@@ -60,6 +61,15 @@ impl Drop for Mapping {
     }
 }
 
+/// What preloaded programs leave out, on the files of the device of this number (stat(2)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Omission {
+    /// fsync(2), fdatasync(2), sync_file_range(2) and syncfs(2), which then return 0.
+    Syncs(u64),
+    /// O_SYNC and O_DSYNC of open(2).
+    SyncFlags(u64),
+}
+
 /// A ring of records in memory that programs share with this process.
 #[derive(Debug)]
 pub struct Ring {
@@ -92,6 +102,16 @@ impl Ring {
     /// Maps the ring once more, for writers of this process.
     pub(crate) fn map(&self) -> io::Result<Mapping> {
         Mapping::new(&self.memory)
+    }
+
+    /// Has preloaded programs leave out calls from now on. These are not recorded.
+    pub fn omit(&self, omission: Omission) {
+        let (kind, device) = match omission {
+            Omission::Syncs(device) => (OMITS_SYNCS, device),
+            Omission::SyncFlags(device) => (OMITS_SYNC_FLAGS, device),
+        };
+        let word = kind | device & OMITTED_DEVICE;
+        self.header().omitted.store(word, Ordering::Relaxed);
     }
 
     /// Returns the path by which programs of the same user open the ring.

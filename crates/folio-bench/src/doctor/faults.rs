@@ -177,7 +177,7 @@ fn synchronous() -> Vec<Setup> {
     let dd = |place, name, command, cured: &str| {
         setup(place, name, command).cured(Cure::Command(cured.to_owned()))
     };
-    let mounted = |name, command| setup(SYNC_MOUNT, name, command).cured(Cure::Remount("async"));
+    let mounted = |name, command| setup(SYNC_MOUNT, name, command);
     vec![
         dd(
             SLOW,
@@ -369,7 +369,6 @@ fn asked() -> Vec<Setup> {
 
 /// Files that are replaced.
 fn replaced() -> Vec<Setup> {
-    let off = || Cure::Remount("noauto_da_alloc");
     const FILES: &str = "import os; data = b\"x\" * 65536\nfor n in range(1000):";
     const TRUNCATING: &str = "f = open(f\"f{n % 300}\", \"wb\"); f.write(data); f.close()";
     const RENAMING: &str =
@@ -380,14 +379,12 @@ fn replaced() -> Vec<Setup> {
             .needs(&["python3"])
     };
     let shell = |place, name, prepare, command, causes| {
-        Setup::new(place, name, prepare, command)
-            .with_causes(causes)
-            .cured(off())
+        Setup::new(place, name, prepare, command).with_causes(causes)
     };
     const SOURCES: &str = "for n in $(seq 60); do seq 60000 > f$n; done; mkdir d";
     vec![
-        python(SLOW, "truncation", TRUNCATING, TRUNCATE).cured(off()),
-        python(SLOW, "rename", RENAMING, RENAME).cured(off()),
+        python(SLOW, "truncation", TRUNCATING, TRUNCATE),
+        python(SLOW, "rename", RENAMING, RENAME),
         python(Place::slow("xfs", ""), "truncation", TRUNCATING, TRUNCATE),
         shell(
             SLOW,

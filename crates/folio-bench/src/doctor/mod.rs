@@ -55,6 +55,8 @@ struct Found {
     causes: Vec<String>,
     /// Seconds that the first cure saves, as predicted.
     predicted_s: Option<f64>,
+    /// The same as `folio doctor --try` measured it.
+    measured_s: Option<f64>,
 }
 
 /// What came of all.
@@ -157,15 +159,18 @@ impl Scene<'_> {
 
     fn examine(&self) -> Outcome<Found> {
         let mut doctor = self.command(&self.run.folio);
-        doctor.args(["doctor", "--json"]);
+        doctor.args(["doctor", "--json", "--write-probe"]);
         match self.setup.subject {
             Subject::Command => {
                 // What it reads is in memory afterwards.
                 self.shell(&self.setup.command)?;
+                if let (Cure::Tried, true) = (&self.setup.cure, !self.setup.causes.is_empty()) {
+                    doctor.arg("--try");
+                }
                 doctor.args(["--", "sh", "-c", &self.setup.command]);
             }
             Subject::Path => {
-                doctor.arg("--write-probe").arg(&self.setup.command);
+                doctor.arg(&self.setup.command);
             }
         }
         let output = doctor.output().at(&self.run.folio)?;
@@ -198,7 +203,7 @@ impl Scene<'_> {
             return Ok(());
         }
         count[0] += 1;
-        let measured = self.measure_cure()?;
+        let measured = self.measure_cure(&found)?;
         if let Some((predicted, measured)) = found.predicted_s.zip(measured) {
             tally.add_saving(&title, predicted, measured);
         }
@@ -206,24 +211,14 @@ impl Scene<'_> {
     }
 
     /// Returns the seconds that the cure saves, if there is one.
-    fn measure_cure(&self) -> Outcome<Option<f64>> {
-        let cured = match &self.setup.cure {
-            Cure::Unknown => return Ok(None),
-            Cure::Command(command) => command,
-            Cure::Remount(_) => &self.setup.command,
+    fn measure_cure(&self, found: &Found) -> Outcome<Option<f64>> {
+        let Cure::Command(cured) = &self.setup.cure else {
+            return Ok(found.measured_s);
         };
         let [mut before, mut after] = [Vec::new(), Vec::new()];
         for _ in 0..CURE_PAIRS {
             before.push(self.shell(&self.setup.command)?);
-            if let Cure::Remount(options) = self.setup.cure {
-                self.place.remount(options)?;
-            }
-            let cured = self.shell(cured);
-            // The next set-ups are for the mount as it was.
-            if let Cure::Remount(_) = self.setup.cure {
-                self.place.remount(self.place.place.options())?;
-            }
-            after.push(cured?);
+            after.push(self.shell(cured)?);
         }
         Ok(Some(middle(before) - middle(after)))
     }
@@ -237,11 +232,13 @@ impl Found {
         let checks = workload.into_iter().chain(paths).flatten();
         let faults: Vec<_> = checks.filter(|check| check["verdict"] == "fault").collect();
         let cause = |check: &&serde_json::Value| check["cause"].as_str().map(str::to_owned);
+        let first = faults.first();
+        let saves =
+            first.map(|check| (&check["numbers"]["saves_s"], &check["trial"]["measured_s"]));
         Self {
             causes: faults.iter().filter_map(cause).collect(),
-            predicted_s: faults
-                .first()
-                .and_then(|check| check["numbers"]["saves_s"].as_f64()),
+            predicted_s: saves.and_then(|(predicted, _)| predicted.as_f64()),
+            measured_s: saves.and_then(|(_, measured)| measured.as_f64()),
         }
     }
 }

@@ -86,14 +86,6 @@ impl Place {
         }
     }
 
-    /// Returns the options of its mount.
-    pub(super) fn options(self) -> &'static str {
-        match self {
-            Self::Share(options) | Self::Loop(LoopOptions { options, .. }) => options,
-            _ => "",
-        }
-    }
-
     /// Returns why it cannot be made here.
     pub(super) fn missing(self, folio: &Path) -> Option<String> {
         match self {
@@ -195,17 +187,6 @@ impl OpenPlace {
         );
         shell.args(["-c", &enter, "sh"]).arg(program);
         shell
-    }
-
-    /// Changes the options of the mount.
-    pub(super) fn remount(&self, options: &str) -> Outcome {
-        let mut mount = tool("mount")?;
-        let options = match options {
-            "" => "remount,auto_da_alloc,async".to_owned(),
-            options => format!("remount,{options}"),
-        };
-        mount.args(["-o", &options]).arg(&self.root);
-        run_command(&mut mount).map(drop)
     }
 }
 

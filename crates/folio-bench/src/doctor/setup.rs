@@ -29,11 +29,10 @@ pub(super) enum Subject {
 /// What removes the fault, so that the saving can be measured.
 #[derive(Debug, Clone)]
 pub(super) enum Cure {
-    Unknown,
+    /// The one that `folio doctor --try` applies, if it can.
+    Tried,
     /// Another command that does the same.
     Command(String),
-    /// Other options of the mount.
-    Remount(&'static str),
 }
 
 impl Setup {
@@ -52,7 +51,7 @@ impl Setup {
             command: command.into(),
             subject: Subject::Command,
             causes: &[],
-            cure: Cure::Unknown,
+            cure: Cure::Tried,
         }
     }
 

@@ -4,6 +4,7 @@
 mod attributes;
 mod backing;
 pub(crate) mod blocks;
+mod cure;
 mod device;
 mod file_system;
 mod first_write_cost;

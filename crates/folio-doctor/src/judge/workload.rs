@@ -1,5 +1,6 @@
 //! Verdicts on a command's time: the causes of its waits, the costliest first.
 
+use super::cure;
 use super::file_system::{FLUSH, RENAME, has_option, replacement_remedy};
 use super::remedy;
 use crate::finding::{Certainty, Check};
@@ -73,10 +74,12 @@ fn judge_cost(workload: &Workload, cost: &Cost) -> Option<(u64, Check)> {
         Part::Close | Part::Rename => 0.9,
         // What waits once waits again, unless it is done beforehand.
         Part::Attributes | Part::OpenAndLookup if !is_asked_again(cost, own) => 0.0,
-        Part::Writes | Part::Locks | Part::ReadMisses => 0.0,
+        Part::Writes | Part::Locks => 0.0,
+        // In memory beforehand, nothing waits.
+        Part::ReadMisses => 1.0,
         // Without the option nothing waits.
         Part::SyncWrites if own.has("sync") => 1.0,
-        _ => 1.0 - (cost.files.max(1) as f64 / cost.calls.max(1) as f64).min(1.0),
+        _ => 1.0 - remaining(cost),
     };
     let finding = Finding {
         workload,
@@ -98,19 +101,32 @@ fn judge_cost(workload: &Workload, cost: &Cost) -> Option<(u64, Check)> {
         Part::Locks => locks(cost, own),
         _ => return None,
     };
-    let check = if cost.calls < CALLS_MIN {
+    let mut check = if cost.calls < CALLS_MIN {
         check.into_note()
     } else {
         check
     };
+    check.cure = Some(cure::of(&check, cost, workload));
     let check = check
         .with("calls", cost.calls)
-        .with("files", cost.files as u64)
+        .with("files", cost.files.len() as u64)
         .with(
             "mount_point",
             own.mount_point.to_string_lossy().into_owned(),
         );
     Some(finding.with_numbers(check))
+}
+
+/// Returns the part of the waits that remains, from 0 to 1: that of one call for each file. The
+/// last sync moves the bytes of all calls.
+fn remaining(cost: &Cost) -> f64 {
+    let files = cost.files.len().max(1) as f64;
+    let calls = cost.calls.max(1) as f64;
+    let part = match cost.last_sync_ns {
+        Some(last_ns) => (files - 1.0) / calls + last_ns as f64 / cost.wait_ns.max(1) as f64,
+        None => files / calls,
+    };
+    part.min(1.0)
 }
 
 /// `211000 stats of 3100 files on /mnt/share (virtiofs)`.
@@ -119,7 +135,7 @@ fn subject(cost: &Cost, call: &str, own: &FileSystem) -> String {
         1 => format!("1 {name}"),
         count => format!("{count} {name}s"),
     };
-    let files = match cost.files {
+    let files = match cost.files.len() {
         0 => String::new(),
         count => format!(" of {}", number(count as u64, "file")),
     };
@@ -145,7 +161,7 @@ fn mean(cost: &Cost) -> String {
 
 /// Returns whether calls ask a server for the same names and attributes again and again.
 fn is_asked_again(cost: &Cost, own: &FileSystem) -> bool {
-    own.is_served() && cost.calls >= CALLS_MIN.max(2 * cost.files as u64)
+    own.is_served() && cost.calls >= CALLS_MIN.max(2 * cost.files.len() as u64)
 }
 
 fn attributes(cost: &Cost, own: &FileSystem) -> Check {
@@ -275,7 +291,7 @@ fn reads(workload: &Workload, cost: &Cost, own: &FileSystem) -> Check {
     }
     let says = format!("{subject}: the pages were not in memory");
     let check = Check::note("page-cache", "cold", says).with_evidence(evidence);
-    check.with_remedy(format!("folio warm {example}"))
+    check.with_remedy(format!("folio warm {example}  # beforehand"))
 }
 
 fn writes(cost: &Cost, own: &FileSystem) -> Check {
@@ -316,15 +332,16 @@ fn judge_tiny(workload: &Workload) -> Option<(u64, Check)> {
         first.path.display()
     );
     let nanos = first.ns / first.calls.max(1);
-    let check = Check::fault("copy", "tiny-buffers", Certainty::Certain, says)
+    let mut check = Check::fault("copy", "tiny-buffers", Certainty::Certain, says)
         .with_evidence(format!(
-            "{} in {} calls, {nanos} ns each",
+            "{} in {} calls, {nanos} ns for each",
             bytes(first.bytes),
             first.calls
         ))
         .with("calls", first.calls)
         .with("bytes_per_call", each)
         .with_remedy("in the program: a buffer of 64 KiB (setvbuf, BufWriter, dd bs=64K)");
+    check.cure = Some(cure::BUFFER);
     Some(finding.with_numbers(check))
 }
 
@@ -334,17 +351,18 @@ mod tests {
     use crate::finding::Verdict;
     use crate::workload::{MountedOn, Recorder, Timeline};
 
-    /// The verdict on this many writes with O_SYNC, which take half of the time.
-    fn verdict_on(calls: u64) -> Verdict {
+    /// The finding on this many writes with O_SYNC, which take half of the time.
+    fn finding_on(calls: u64, last_sync_ns: Option<u64>) -> Check {
         let cost = Cost {
             part: Part::SyncWrites,
             mount: 0,
             calls,
-            files: 1,
+            files: vec!["log".into()],
             wait_ns: 1_000_000_000,
             wall_ns: 1_000_000_000,
             bytes: 4096 * calls,
             device_bytes: 0,
+            last_sync_ns,
             replacements: 0,
             example: None,
         };
@@ -368,12 +386,21 @@ mod tests {
             dropped: 0,
             refaulted_pages: None,
         };
-        judge(&workload)[0].verdict
+        judge(&workload).remove(0)
     }
 
     #[test]
     fn few_calls_are_a_note() {
+        let verdict_on = |calls| finding_on(calls, None).verdict;
         assert_eq!(verdict_on(CALLS_MIN), Verdict::Fault);
         assert_eq!(verdict_on(CALLS_MIN - 1), Verdict::Note);
+    }
+
+    #[test]
+    fn last_sync_remains() {
+        let saves = |last_sync_ns| finding_on(100, last_sync_ns).numbers["saves_s"].clone();
+        assert_eq!(saves(None), 0.99);
+        assert_eq!(saves(Some(400_000_000)), 0.6);
+        assert_eq!(saves(Some(2_000_000_000)), 0.0);
     }
 }

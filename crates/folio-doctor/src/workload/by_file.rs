@@ -20,9 +20,11 @@ struct Calls {
     device_bytes: u64,
     replacements: u64,
     longest_ns: u64,
+    /// Of syncs: bytes that were written before the last one.
+    synced_bytes: u64,
 }
 
-/// Small calls of a process on a file.
+/// Small calls of a process on a file; of a loop that copies, with the time of those on the other one.
 pub(super) struct SmallLoop {
     pub(super) file: FileId,
     pub(super) is_write: bool,
@@ -41,6 +43,11 @@ impl CallsByFile {
         found.wall_ns += span.wall_ns;
         if span.moves_bytes() {
             found.bytes += span.result.max(0) as u64;
+        } else if part == Part::Fsync {
+            let written = span.written_bytes;
+            // Opened again, a file begins with none.
+            found.bytes += written.checked_sub(found.synced_bytes).unwrap_or(written);
+            found.synced_bytes = written;
         }
         found.device_bytes += span.read_bytes;
         found.replacements += u64::from(span.is_replacement);
@@ -59,7 +66,8 @@ impl CallsByFile {
             let empty = Cost::new(*part, mount);
             let (longest_ns, cost) = costs.entry((*part, mount)).or_insert((0, empty));
             cost.calls += calls.calls;
-            cost.files += usize::from(file.is_some());
+            cost.files
+                .extend(file.map(|file| tracker.path(file).to_owned()));
             cost.wait_ns += calls.wait_ns;
             cost.wall_ns += calls.wall_ns;
             cost.bytes += calls.bytes;
@@ -70,7 +78,9 @@ impl CallsByFile {
                 cost.example = file.map(|file| tracker.path(file).to_owned());
             }
         }
-        costs.into_values().map(|(_, cost)| cost).collect()
+        let mut costs: Vec<_> = costs.into_values().map(|(_, cost)| cost).collect();
+        costs.iter_mut().for_each(|cost| cost.files.sort_unstable());
+        costs
     }
 
     /// Returns the files with the most time, in waits and small calls.

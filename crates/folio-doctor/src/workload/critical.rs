@@ -4,7 +4,7 @@ use super::by_file::{CallsByFile, SmallLoop};
 use super::mounted::Mounted;
 use super::part::{Cost, FileCost, Part, Tiny, Unreached};
 use super::strip::{Interval, Strip};
-use super::timeline::{Process, Span, Thread, Timelines};
+use super::timeline::{Process, SmallCalls, Span, Thread, Timelines};
 use super::visit::Visit;
 use folio_interpose::{FileId, Op, Tracker};
 use std::cmp::Reverse;
@@ -374,18 +374,59 @@ impl<'a> Split<'a> {
 
     /// Returns the files that a process reads or writes in small calls.
     pub(super) fn small_of(&mut self, pid: u32) -> Vec<SmallLoop> {
-        let timelines = self.timelines;
-        let small = timelines.processes.get(&pid).map(|process| &process.small);
-        let found = small.into_iter().flatten();
-        let found = found.filter(|((file, _), small)| {
-            let mount = self.mount_of(Some(*file));
-            small.calls >= SMALL_CALLS_MIN && self.mounted.get(mount).has_files
-        });
-        let found = found.map(|((file, is_write), small)| SmallLoop {
-            file: *file,
-            is_write: *is_write,
-            small: *small,
-        });
-        found.collect()
+        let process = self.timelines.processes.get(&pid);
+        let mut small: Vec<_> = process.iter().flat_map(|process| &process.small).collect();
+        small.retain(|(_, small)| small.calls >= SMALL_CALLS_MIN);
+        // The costliest first.
+        small.sort_by_key(|(_, small)| Reverse(small.ns));
+        let mut is_on_files = |file: FileId| {
+            let mount = self.mount_of(Some(file));
+            self.mounted.get(mount).has_files
+        };
+        let mut found = Vec::new();
+        while let Some(at) = small.iter().position(|((file, _), _)| is_on_files(*file)) {
+            let ((file, is_write), calls) = small.remove(at);
+            // A loop that copies: a buffer saves the calls on the other file, too.
+            let is_other_side = |((_, is_other_write), other): &(&(FileId, bool), &SmallCalls)| {
+                is_other_write != is_write && is_copy(calls, other)
+            };
+            let other = small.iter().position(is_other_side);
+            let other_ns = other.map_or(0, |at| small.remove(at).1.ns);
+            found.push(SmallLoop {
+                file: *file,
+                is_write: *is_write,
+                small: SmallCalls {
+                    ns: calls.ns + other_ns,
+                    ..*calls
+                },
+            });
+        }
+        found
+    }
+}
+
+/// Returns whether reads and writes are those of one loop: as many calls, of as many bytes. The
+/// last read finds the end of the file.
+fn is_copy(one: &SmallCalls, other: &SmallCalls) -> bool {
+    let is_near = |a: u64, b: u64| a.abs_diff(b) <= a.max(b) / 100;
+    is_near(one.calls, other.calls) && is_near(one.bytes, other.bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loop_that_copies_has_as_many_calls_and_bytes() {
+        let calls = |calls: u64, bytes: u64| SmallCalls {
+            calls,
+            bytes,
+            ns: 1,
+            ..SmallCalls::default()
+        };
+        assert!(is_copy(&calls(800_000, 800_000), &calls(800_001, 800_000)));
+        // A database: a header of its journal for each read of a change counter.
+        assert!(!is_copy(&calls(20_000, 240_000), &calls(20_000, 320_000)));
+        assert!(!is_copy(&calls(20_000, 320_000), &calls(40_000, 320_000)));
     }
 }

@@ -14,6 +14,7 @@
 mod by_file;
 mod critical;
 mod lanes;
+mod last_sync;
 mod mounted;
 mod part;
 mod strip;
@@ -27,7 +28,7 @@ pub use strip::Strip;
 
 use crate::probe::memory::During;
 use critical::Split;
-use folio_interpose::{Preload, Reach, Ring, Tracer, Tracker, now, reach};
+use folio_interpose::{Omission, Preload, Reach, Ring, Tracer, Tracker, now, reach};
 use mounted::Mounted;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags};
@@ -36,7 +37,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::process::{Command, ExitStatus};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use strip::Interval;
@@ -102,9 +103,26 @@ pub enum CommandOutput {
     Inherited,
     /// To standard error, as standard output has the report.
     OnStandardError,
+    /// It is read, and dropped. Its input is empty.
+    Dropped,
 }
 
-/// Runs a command to its end and returns where its time went. It is traced if `recorder` says so,
+/// How a command runs.
+#[derive(Debug, Clone)]
+pub struct RunOptions {
+    /// Where its output goes.
+    pub output: CommandOutput,
+    /// How its calls are recorded, if there is a choice.
+    pub recorder: Recorder,
+    /// What it leaves out, unless it is traced.
+    pub omission: Option<Omission>,
+    /// Its working directory, looked up again; else that of this process.
+    pub folder: Option<PathBuf>,
+    /// Whether unnamed files are written beside the files that it syncs, after its end.
+    pub may_write: bool,
+}
+
+/// Runs a command to its end and returns where its time went. It is traced if the options say so,
 /// or if the preloaded library does not reach its program and tracing is possible. Of a traced
 /// command, processes that stay behind are waited for, until `should_stop`, which ends them.
 ///
@@ -112,8 +130,22 @@ pub enum CommandOutput {
 /// If the command cannot be started or traced, or the library cannot be written.
 pub fn run(
     words: &[OsString],
-    output: CommandOutput,
-    recorder: Recorder,
+    options: &RunOptions,
+    should_stop: &AtomicBool,
+) -> io::Result<Workload> {
+    let mut found = record(words, options, should_stop)?;
+    if options.may_write {
+        for cost in &mut found.costs {
+            cost.last_sync_ns = last_sync::measure(cost);
+        }
+    }
+    Ok(found)
+}
+
+/// Runs a command with its calls recorded.
+fn record(
+    words: &[OsString],
+    options: &RunOptions,
     should_stop: &AtomicBool,
 ) -> io::Result<Workload> {
     let program = words.first().ok_or(io::ErrorKind::InvalidInput)?;
@@ -121,9 +153,9 @@ pub fn run(
     let reach = reach(program);
     let may_lose_privileges = reach == Reach::SetUserId && !rustix::process::geteuid().is_root();
     // A program that needs the rights of its owner runs as without the recorder.
-    if recorder == Recorder::Ptrace || reach != Reach::Preloaded && !may_lose_privileges {
-        match trace(command_of(words, output)?, &name, should_stop) {
-            Err(error) if recorder == Recorder::Preload && is_refusal(&error) => {}
+    if options.recorder == Recorder::Ptrace || reach != Reach::Preloaded && !may_lose_privileges {
+        match trace(command_of(words, options)?, &name, should_stop) {
+            Err(error) if options.recorder == Recorder::Preload && is_refusal(&error) => {}
             found => {
                 let mut found = found?;
                 found.has_lost_privileges = may_lose_privileges;
@@ -131,9 +163,12 @@ pub fn run(
             }
         }
     }
-    let mut command = command_of(words, output)?;
+    let mut command = command_of(words, options)?;
     let preload = Preload::create()?;
     let mut recording = Recording::begin()?;
+    if let Some(omission) = options.omission {
+        recording.ring.omit(omission);
+    }
     preload.apply(&recording.ring, &mut command);
     let mut child = command.spawn()?;
     recording.tracker = Tracker::new(child.id(), &inherited());
@@ -162,11 +197,24 @@ fn trace(command: Command, name: &str, should_stop: &AtomicBool) -> io::Result<W
     Ok(found)
 }
 
-fn command_of(words: &[OsString], output: CommandOutput) -> io::Result<Command> {
+fn command_of(words: &[OsString], options: &RunOptions) -> io::Result<Command> {
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]);
-    if output == CommandOutput::OnStandardError {
-        command.stdout(io::stderr().as_fd().try_clone_to_owned()?);
+    if let Some(folder) = &options.folder {
+        command.current_dir(folder);
+    }
+    match options.output {
+        CommandOutput::Inherited => {}
+        CommandOutput::OnStandardError => {
+            command.stdout(io::stderr().as_fd().try_clone_to_owned()?);
+        }
+        CommandOutput::Dropped => {
+            // Programs do less if their output is /dev/null (tar, grep).
+            let (mut read, written) = io::pipe()?;
+            std::thread::spawn(move || io::copy(&mut read, &mut io::sink()));
+            let more = written.try_clone()?;
+            command.stdin(Stdio::null()).stdout(written).stderr(more);
+        }
     }
     Ok(command)
 }

@@ -117,16 +117,18 @@ pub struct Cost {
     pub mount: usize,
     /// Calls that took at least 16 microseconds.
     pub calls: u64,
-    /// Files of these calls.
-    pub files: usize,
+    /// Files of these calls, sorted.
+    pub files: Vec<PathBuf>,
     /// Time that they did not run, in nanoseconds.
     pub wait_ns: u64,
     /// Their whole time, in nanoseconds.
     pub wall_ns: u64,
-    /// Bytes that they moved.
+    /// Bytes that they moved, or that were written since the last sync.
     pub bytes: u64,
     /// Bytes that a disk read for them.
     pub device_bytes: u64,
+    /// Of syncs: the time that one sync of these bytes takes, in nanoseconds, if it was measured.
+    pub last_sync_ns: Option<u64>,
     /// Of closes: of files that were truncated and written. Of renames: over a file.
     pub replacements: u64,
     /// The path with the longest time.
@@ -140,11 +142,12 @@ impl Cost {
             part,
             mount,
             calls: 0,
-            files: 0,
+            files: Vec::new(),
             wait_ns: 0,
             wall_ns: 0,
             bytes: 0,
             device_bytes: 0,
+            last_sync_ns: None,
             replacements: 0,
             example: None,
         }
@@ -181,7 +184,7 @@ pub struct Tiny {
     pub calls: u64,
     /// Bytes of all calls.
     pub bytes: u64,
-    /// Time of all calls, in nanoseconds.
+    /// Time of all calls, in nanoseconds; of a loop that copies, those on the other file as well.
     pub ns: u64,
 }
 

@@ -19,6 +19,8 @@ pub(super) struct Span {
     pub(super) file: Option<FileId>,
     /// Flags of its open file.
     pub(super) flags: u64,
+    /// Bytes written through its descriptor so far.
+    pub(super) written_bytes: u64,
     /// A file with contents was replaced.
     pub(super) is_replacement: bool,
 }
@@ -210,6 +212,7 @@ impl Thread {
             result: 0,
             file: None,
             flags: 0,
+            written_bytes: 0,
             is_replacement: false,
         });
     }
@@ -286,6 +289,7 @@ fn span(event: &Event) -> Span {
             Op::Open => record.detail,
             _ => event.open.map_or(0, |open| open.flags),
         },
+        written_bytes: event.open.map_or(0, |open| open.written_bytes),
         is_replacement,
     }
 }

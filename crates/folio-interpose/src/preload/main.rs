@@ -7,12 +7,14 @@
 //!   main.rs       the wrappers, from the table of calls.rs; programs and processes
 //!   recorder.rs   one record: times, waits, paths
 //!   loops.rs      one record for many tiny reads or writes
+//!   omitted.rs    syncs that a trial leaves out
 //!   ring.rs       the shared memory, written by ../writer.rs
 //!   system.rs     system calls and the thread pointer
 //! ```
 //!
 //! Invariants:
-//! 1. A call returns what the C library returned, with its errno.
+//! 1. A call returns what the C library returned, with its errno; one that a trial leaves out
+//!    returns 0.
 //! 2. Nothing waits, allocates or locks.
 
 #![no_std]
@@ -22,6 +24,7 @@ mod calls;
 #[path = "../layout.rs"]
 mod layout;
 mod loops;
+mod omitted;
 mod programs;
 mod recorder;
 mod ring;
@@ -87,7 +90,15 @@ const fn failure_of(call: &Call) -> usize {
 /// As for [`forward`].
 #[inline]
 unsafe fn record(known: &AtomicUsize, name: &str, call: &Call, a: Arguments) -> usize {
+    if omitted::is_omitted(call, &a) {
+        return 0;
+    }
     let failure = failure_of(call);
+    if let Some(place) = omitted::sync_flags_at(name, call, &a) {
+        // SAFETY: the caller's promise; other flags have the same arguments.
+        let real = |a| unsafe { forward(known, name, failure, a) };
+        return omitted::open(place, a, real);
+    }
     let Some(begun) = recorder::begin(call, &a) else {
         // SAFETY: the caller's promise.
         return unsafe { forward(known, name, failure, a) };

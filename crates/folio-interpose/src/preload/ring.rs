@@ -14,6 +14,12 @@ pub(crate) fn is_open() -> bool {
     RING.load(Ordering::Relaxed) != 0
 }
 
+/// What is left out, on which device; 0 for nothing.
+#[inline]
+pub(crate) fn omitted() -> u64 {
+    if is_open() { writer().header().omitted.load(Ordering::Relaxed) } else { 0 }
+}
+
 /// Maps the ring. `path` ends with a zero byte.
 pub(crate) fn open(path: *const u8) {
     const AT_FDCWD: usize = -100_isize as usize;

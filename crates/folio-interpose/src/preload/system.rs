@@ -7,6 +7,7 @@ mod numbers {
     pub(crate) const READLINKAT: usize = 267;
     pub(crate) const READ: usize = 0;
     pub(crate) const CLOSE: usize = 3;
+    pub(crate) const FSTAT: usize = 5;
     pub(crate) const MMAP: usize = 9;
     pub(crate) const GETPID: usize = 39;
     pub(crate) const EXIT_GROUP: usize = 231;
@@ -24,6 +25,7 @@ mod numbers {
     pub(crate) const READLINKAT: usize = 78;
     pub(crate) const READ: usize = 63;
     pub(crate) const CLOSE: usize = 57;
+    pub(crate) const FSTAT: usize = 80;
     pub(crate) const MMAP: usize = 222;
     pub(crate) const GETPID: usize = 172;
     pub(crate) const EXIT_GROUP: usize = 94;
@@ -143,6 +145,21 @@ pub(crate) fn read_memory(address: usize, into: &mut [u8]) -> usize {
     // SAFETY: the buffer has this size; the kernel checks the addresses that it reads.
     let count = unsafe { call(PROCESS_VM_READV, [pid() as usize, local, 1, parts, 2, 0]) };
     usize::try_from(count).unwrap_or(0)
+}
+
+/// The device of a descriptor's file, as stat(2) numbers it; `None` if there is no such descriptor.
+pub(crate) fn device_of(fd: i32) -> Option<u64> {
+    // At least struct stat of the 64-bit architectures, whose first word is the device.
+    let mut words = [0_u64; 18];
+    // SAFETY: the buffer has this size.
+    let result = unsafe { call(FSTAT, [fd as usize, (&raw mut words) as usize, 0, 0, 0, 0]) };
+    (result == 0).then_some(words[0])
+}
+
+/// Closes a descriptor.
+pub(crate) fn close(fd: i32) {
+    // SAFETY: the caller has opened it.
+    unsafe { call(CLOSE, [fd as usize, 0, 0, 0, 0, 0]) };
 }
 
 /// CLOCK_MONOTONIC in nanoseconds; the C library reads it without a system call.

@@ -3,6 +3,7 @@
 
 mod html;
 pub(super) mod report;
+mod trial;
 mod workload;
 
 use crate::exit::{Exit, Failure, Outcome};
@@ -12,13 +13,15 @@ use crate::output::ReportFile;
 use crate::session::Session;
 use clap::Args;
 use folio_doctor::{
-    CommandOutput, Facts, FileSystem, Kind, Layer, Limits, Recorder, Step, Verdict, chain_of,
-    inside, judge, probe, reason, sample,
+    CommandOutput, Facts, FileSystem, Kind, Layer, Limits, Recorder, RunOptions, Step, Verdict,
+    chain_of, inside, judge, probe, reason, sample,
 };
 use report::{DoctorReport, NotProbed, PathReport, Shown};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use trial::Trials;
+use workload::WorkloadReport;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -27,6 +30,8 @@ Examples:
   folio doctor /var/lib/vm/disk.qcow2    the cost of first writes into an image
   folio doctor disk.qcow2:/srv/db        a file inside it, with the counters of Folio's own page cache
   folio doctor -- make -C src            split the time of a command by the causes of its waits
+  folio doctor --try -- ./import.sh      the same, then again with each cure that can be applied, and without it
+  folio doctor --try --setup 'rm -rf out' -- ./export.sh out     for a command that fails the second time
   folio doctor --trace -- ./build.sh     the same, with the static programs that it starts
   folio doctor --pid 4711 --for 30s      the same for a process that runs already, which goes on
   folio doctor --html a.html -- make     the same as a page, with the files and a timeline
@@ -48,6 +53,12 @@ ptrace(2) instead: slower, on x86-64 only, and set-user-id programs get no right
 --trace only, or by root. Static programs that a command starts without --trace are reported as unknown. --pid traces no
 children that run already.
 
+With --try, the command runs again: for each finding at least three times without its cure and three times with it, in
+turns, each time after --setup. Its output is dropped then, and its input is empty. What the cure saves is printed beside
+the prediction, with the risk that was taken. Syncs are left out by the preloaded library, and each file is synced at the
+end; options of a mount are set and restored, also if the command is killed (root); a server is asked through a private
+mount by folio (root); cold files are warmed. Cures inside a program are not tried.
+
 Exit codes: 0 no fault, 1 faults, 2 usage error, 3 a path could not be examined, the command could not be run,
 or the page of --html could not be written.";
 
@@ -59,7 +70,7 @@ pub(crate) struct Doctor {
     #[arg(required_unless_present_any = ["command", "pid"])]
     paths: Vec<OsString>,
     /// Run this command, and split its time by the causes of its waits
-    #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["paths", "write_probe", "all"])]
+    #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["paths", "all"])]
     command: Vec<OsString>,
     /// Trace the system calls of the command, also those of static programs that it starts
     #[arg(long, requires = "command")]
@@ -72,7 +83,19 @@ pub(crate) struct Doctor {
     #[arg(long = "for", value_name = "TIME", value_parser = crate::value_parsers::measured_time)]
     #[arg(requires = "pid", default_value = "30s")]
     limit: Duration,
-    /// Also write and rename temporary files beside each path
+    /// Then run the command again with each cure that can be applied to it from outside, and
+    /// without it, in turns; prints what that saves beside the prediction
+    #[arg(long = "try", requires = "command", conflicts_with_all = ["paths", "pid"])]
+    tries: bool,
+    /// With --try, a command that prepares each run, such as one that removes its results
+    #[arg(long, value_name = "COMMAND", requires = "tries")]
+    setup: Option<String>,
+    /// With --try, pairs of runs of each cure
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(3..))]
+    #[arg(requires = "tries", default_value = "3")]
+    repeats: u32,
+    /// Also write and rename temporary files beside each path; with a command, write one beside the
+    /// files that it syncs: the prediction then has the time of one sync of as many bytes
     #[arg(long)]
     write_probe: bool,
     /// Maximum number of bytes to read, over all paths
@@ -173,6 +196,9 @@ impl ProbeTarget {
 
 /// Runs the command.
 pub(crate) fn run(doctor: &Doctor, session: &Session) -> Outcome {
+    if let Some(request) = trial::remount::requested() {
+        return request.run();
+    }
     session.refuse_options()?;
     let page = doctor.html.as_deref().map(ReportFile::open).transpose();
     let page = page.map_err(|failure| Failure::exiting(Exit::NotProbed, failure.message))?;
@@ -237,9 +263,16 @@ fn examine_workload(
     } else {
         Recorder::Preload
     };
+    let options = RunOptions {
+        output,
+        recorder,
+        omission: None,
+        folder: None,
+        may_write: doctor.write_probe,
+    };
     let found = match doctor.pid {
         Some(pid) => workload::attach(pid, doctor.limit, session)?,
-        None => workload::run(&doctor.command, output, recorder, session)?,
+        None => workload::run(&doctor.command, &options, session)?,
     };
     let failure = found.failure();
     report.faults = found.faults();
@@ -247,6 +280,9 @@ fn examine_workload(
     let found = report.workload.insert(found);
     if !doctor.json {
         workload::print(found)?;
+    }
+    if doctor.tries {
+        run_trials(doctor, found, session)?;
     }
     write_page(page, &report)?;
     if doctor.json {
@@ -266,6 +302,25 @@ fn write_page(page: Option<ReportFile>, report: &DoctorReport) -> Outcome {
     let written = written.transpose();
     written.map_err(|failure| Failure::exiting(Exit::NotProbed, failure.message))?;
     Ok(())
+}
+
+/// Runs the command again with the cure of each finding.
+fn run_trials(doctor: &Doctor, found: &mut WorkloadReport, session: &Session) -> Outcome {
+    session.check_interrupt()?;
+    let trials = Trials {
+        words: &doctor.command,
+        recorder: found.recorder,
+        status: found.status,
+        setup: doctor.setup.as_deref(),
+        repeats: doctor.repeats,
+        session,
+    };
+    trials.run(found, |number, trial| {
+        if doctor.json {
+            return Ok(());
+        }
+        workload::print_trial(number, trial)
+    })
 }
 
 /// Returns the image that holds the file system, or is shown by the loop device, of a path.

@@ -6,14 +6,15 @@ use crate::output::color::{self, FAILURE, WARNING, paint};
 use crate::output::{NamePrinter, counted};
 use crate::session::Session;
 use folio_doctor::{
-    Check, CommandOutput, Cost, FileCost, Part, Recorder, Timeline, Unreached, Verdict, Workload,
-    attach_workload, judge_workload, reason, run_workload,
+    Check, Cost, FileCost, Part, Recorder, RunOptions, Timeline, Trial, Unreached, Verdict,
+    Workload, attach_workload, judge_workload, reason, run_workload,
 };
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::{ErrorKind, Write};
 use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::time::Duration;
 
 /// Column of the second line of a finding.
@@ -33,7 +34,7 @@ pub(super) struct WorkloadReport {
     /// The process, if it ran already.
     #[serde(skip_serializing_if = "Option::is_none")]
     pid: Option<u32>,
-    recorder: Recorder,
+    pub(super) recorder: Recorder,
     /// Its exit code; null if a signal ended it, or if it goes on.
     exit_code: Option<i32>,
     /// The signal that ended it.
@@ -54,6 +55,9 @@ pub(super) struct WorkloadReport {
     pub(super) checks: Vec<Check>,
     #[serde(skip)]
     pub(super) timeline: Timeline,
+    /// How the command ended.
+    #[serde(skip)]
+    pub(super) status: Option<ExitStatus>,
 }
 
 /// A part of the time.
@@ -122,12 +126,11 @@ impl Figures {
 /// Runs the command.
 pub(super) fn run(
     words: &[OsString],
-    output: CommandOutput,
-    recorder: Recorder,
+    options: &RunOptions,
     session: &Session,
 ) -> Outcome<WorkloadReport> {
     let program = words[0].display();
-    let found = run_workload(words, output, recorder, &session.stop_flag()).map_err(|error| {
+    let found = run_workload(words, options, &session.stop_flag()).map_err(|error| {
         let message = format!("{program}: cannot be run: {}", reason(&error));
         Failure::exiting(Exit::NotProbed, message)
     })?;
@@ -251,7 +254,7 @@ impl WorkloadReport {
                 mount_point: mount.mount_point.display().to_string(),
                 fs_type: mount.fs_type.clone(),
                 calls: cost.calls,
-                files: cost.files,
+                files: cost.files.len(),
                 wait_s: seconds(cost.wait_ns),
                 bytes: cost.bytes,
                 device_bytes: cost.device_bytes,
@@ -288,6 +291,7 @@ impl WorkloadReport {
             files: files.map(file).collect(),
             checks: judge_workload(found),
             timeline: found.timeline.clone(),
+            status: found.status,
         }
     }
 }
@@ -304,6 +308,50 @@ pub(super) fn print(report: &WorkloadReport) -> Outcome {
     )?;
     writeln!(out, "{}", counted(report.faults() as u64, "fault"))?;
     Ok(out.flush()?)
+}
+
+/// Prints what the trial of a finding's cure found.
+pub(super) fn print_trial(number: usize, trial: &Trial) -> Outcome {
+    let width = crate::output::stdout_width().unwrap_or(usize::MAX);
+    let mut text = format!("{number}. ");
+    for (index, line) in trial_lines(trial).iter().enumerate() {
+        if index > 0 {
+            text.push_str(&" ".repeat(DETAIL_COLUMN));
+        }
+        notes::wrap(&mut text, line, DETAIL_COLUMN, width);
+    }
+    let text = NamePrinter::on_stdout().text(&text);
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
+
+/// Returns what a trial found, line by line.
+pub(super) fn trial_lines(trial: &Trial) -> Vec<String> {
+    match trial {
+        Trial::NotTried { reason } => vec![format!("not tried: {reason}")],
+        Trial::Measured {
+            applied,
+            risk,
+            baseline_s,
+            cured_s,
+            predicted_s,
+            measured_s,
+        } => {
+            let (saves, predicted) = (shown(*measured_s), shown(*predicted_s));
+            let times = |times: &[f64]| {
+                let words: Vec<_> = times.iter().map(|time| shown(*time)).collect();
+                words.join(", ")
+            };
+            let (without, with) = (times(baseline_s), times(cured_s));
+            vec![
+                format!("tried: saves {saves} s, predicted {predicted} s"),
+                format!("seconds without the cure: {without}; with it: {with}"),
+                applied.clone(),
+                format!("risk taken: {risk}"),
+            ]
+        }
+    }
 }
 
 /// `24.0`, or with three digits below one second.

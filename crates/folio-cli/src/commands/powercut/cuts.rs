@@ -2,10 +2,10 @@
 
 use super::mounted::{How, MountedDisk};
 use super::recording::{Recording, lock};
-use super::shell::{Finding, Places, check};
 use crate::exit::{Failure, Outcome, explain};
 use crate::progress::Progress;
 use crate::session::Session;
+use crate::user_command::{Finding, Places, check};
 use folio::block::{Device, OverlayDevice};
 use folio::testing::PowerCut;
 use std::collections::VecDeque;
@@ -160,7 +160,7 @@ impl Judge<'_> {
             Err(error) => return Ok(Some(format!("cannot be mounted: {}", explain(&error)))),
         };
         let places = Places {
-            mount: &place.mount,
+            mount: Some(&place.mount),
             acked: Some(&place.acked),
         };
         let interrupted = || self.session.is_interrupted();

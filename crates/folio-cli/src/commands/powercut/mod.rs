@@ -7,12 +7,12 @@
 //!     |  fault.rs    makes chosen calls fail, or kills the program
 //!   cuts.rs       builds disks as a power cut leaves them, mounts them, runs the check
 //!     |  kernel.rs   the program on the kernel's ext4
-//!     |  mounted.rs  a disk on a directory        shell.rs  the user's commands
+//!     |  mounted.rs  a disk on a directory
 //!   saved.rs      a failing state as a folder     report.rs  text and JSON
 //! ```
 //!
 //! Above: the dispatch in `commands`. Below: `folio::testing` for the states, `folio_fuse` for the
-//! mounts, `session`, `progress`, `output`.
+//! mounts, `user_command`, `session`, `progress`, `output`.
 
 mod cuts;
 mod fault;
@@ -21,7 +21,6 @@ mod mounted;
 mod recording;
 pub(super) mod report;
 mod saved;
-mod shell;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::session::Session;

@@ -4,9 +4,9 @@
 use super::fault::{Calls, Fault, Injector};
 use super::kernel::KernelMount;
 use super::mounted::{How, MountedDisk};
-use super::shell::{Ended, Places, Running};
 use crate::exit::{Failure, Outcome};
 use crate::session::Session;
+use crate::user_command::{Ended, Places, Running};
 use folio::testing::{FaultDevice, PowerCutDisk};
 use folio_fuse::{CallObserver, ObservedCall, ObservedKind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -158,7 +158,7 @@ impl Recording {
         };
         let mounted = Mounted::new(&disk, device, target, &how, program.contender)?;
         let places = Places {
-            mount: target,
+            mount: Some(target),
             acked: None,
         };
         if let Some(setup) = program.setup {

@@ -1,7 +1,7 @@
 //! Checks as lists: what was found, what it rests on, and what fixes it.
 
 use super::super::report::{certainty, mark};
-use super::super::workload::{Figures, shown};
+use super::super::workload::{Figures, shown, trial_lines};
 use folio_doctor::{Check, Verdict};
 use folio_html::Text;
 use std::fmt::Write;
@@ -92,6 +92,9 @@ fn item(page: &mut String, check: &Check, lead: &str, fix: &str) {
             page,
             "<pre><code>{command}</code>  <span class=\"method\">{risk}</span></pre>"
         );
+    }
+    for line in check.trial.iter().flat_map(trial_lines) {
+        let _ = writeln!(page, "<p>{}</p>", Text(&line));
     }
     page.push_str("</li>\n");
 }

@@ -1,4 +1,4 @@
-//! Commands of the user, run by the shell with `$MNT` and `$ACKED` set.
+//! Commands of the user, run by the shell: `--setup`, `--run`, `--check`.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
@@ -14,16 +14,16 @@ const POLL: Duration = Duration::from_millis(50);
 const OUTPUT_MAX: u64 = 64 << 10;
 
 /// The places that a command is given in its environment.
-#[derive(Clone, Copy)]
-pub(super) struct Places<'a> {
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Places<'a> {
     /// `$MNT`: where the disk is mounted.
-    pub(super) mount: &'a Path,
+    pub(crate) mount: Option<&'a Path>,
     /// `$ACKED`: what the program had printed before the cut.
-    pub(super) acked: Option<&'a Path>,
+    pub(crate) acked: Option<&'a Path>,
 }
 
 /// How a command ended.
-pub(super) enum Ended {
+pub(crate) enum Ended {
     Exited(ExitStatus),
     /// Killed, because its time was over.
     OutOfTime,
@@ -32,14 +32,14 @@ pub(super) enum Ended {
 }
 
 /// A running command, with a process group of its own. Dropping it kills all that is left of it.
-pub(super) struct Running {
-    pub(super) child: Child,
+pub(crate) struct Running {
+    pub(crate) child: Child,
     group: Option<Pid>,
 }
 
 impl Running {
     /// Starts a command.
-    pub(super) fn start(
+    pub(crate) fn start(
         command: &str,
         places: Places<'_>,
         stdout: Stdio,
@@ -48,11 +48,13 @@ impl Running {
         let mut shell = Command::new("sh");
         shell
             .args(["-c", command])
-            .env("MNT", places.mount)
             .stdin(Stdio::null())
             .stdout(stdout)
             .stderr(stderr)
             .process_group(0);
+        if let Some(mount) = places.mount {
+            shell.env("MNT", mount);
+        }
         match places.acked {
             Some(acked) => shell.env("ACKED", acked),
             None => shell.env_remove("ACKED"),
@@ -63,13 +65,13 @@ impl Running {
     }
 
     /// Returns its process group.
-    pub(super) fn group(&self) -> Option<Pid> {
+    pub(crate) fn group(&self) -> Option<Pid> {
         self.group
     }
 
     /// Waits until the command ends, or kills it when `limit` is over or `is_interrupted` returns
     /// true.
-    pub(super) fn wait(
+    pub(crate) fn wait(
         &mut self,
         limit: Option<Duration>,
         is_interrupted: &dyn Fn() -> bool,
@@ -120,7 +122,7 @@ impl Drop for Running {
 
 /// What a check found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Finding {
+pub(crate) enum Finding {
     Consistent,
     /// The last line that the check printed, else how it ended.
     Wrong(String),
@@ -129,7 +131,7 @@ pub(super) enum Finding {
 }
 
 /// Runs a check, with its output in the finding.
-pub(super) fn check(
+pub(crate) fn check(
     command: &str,
     places: Places<'_>,
     limit: Duration,
@@ -163,7 +165,7 @@ mod tests {
 
     fn check_at_once(command: &str, limit_ms: u64) -> Finding {
         let places = Places {
-            mount: Path::new("/m"),
+            mount: Some(Path::new("/m")),
             acked: Some(Path::new("/a")),
         };
         check(command, places, Duration::from_millis(limit_ms), &|| false).unwrap()
@@ -188,7 +190,7 @@ mod tests {
     #[test]
     fn interrupt_kills_the_check_and_its_children() {
         let places = Places {
-            mount: Path::new("/"),
+            mount: Some(Path::new("/")),
             acked: None,
         };
         let limit = Duration::from_secs(100);
