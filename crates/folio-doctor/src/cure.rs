@@ -61,7 +61,7 @@ pub enum Trial {
         baseline_s: Vec<f64>,
         /// Times with the cure.
         cured_s: Vec<f64>,
-        /// The predicted saving.
+        /// The predicted saving: the sum over all findings with this cure.
         predicted_s: f64,
         /// The difference of the medians; below 0 if the cure costs more than it saves.
         #[cfg_attr(feature = "schema", schemars(extend("format" = "signed")))]

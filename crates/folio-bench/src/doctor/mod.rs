@@ -233,12 +233,14 @@ impl Found {
         let faults: Vec<_> = checks.filter(|check| check["verdict"] == "fault").collect();
         let cause = |check: &&serde_json::Value| check["cause"].as_str().map(str::to_owned);
         let first = faults.first();
-        let saves =
-            first.map(|check| (&check["numbers"]["saves_s"], &check["trial"]["measured_s"]));
+        let saves = first.map(|check| &check["numbers"]["saves_s"]);
+        let trial = first.map(|check| &check["trial"]);
+        let of_trial = |name: &str| trial.and_then(|trial| trial[name].as_f64());
+        let predicted_s = saves.and_then(serde_json::Value::as_f64);
         Self {
             causes: faults.iter().filter_map(cause).collect(),
-            predicted_s: saves.and_then(|(predicted, _)| predicted.as_f64()),
-            measured_s: saves.and_then(|(_, measured)| measured.as_f64()),
+            predicted_s: of_trial("predicted_s").or(predicted_s),
+            measured_s: of_trial("measured_s"),
         }
     }
 }

@@ -20,10 +20,11 @@ use crate::session::Session;
 use crate::user_command::{Ended, Places, Running};
 use cached_mount::CachedMount;
 use folio_doctor::{
-    CommandOutput, Cure, Omission, Recorder, RunOptions, Trial, reason, run_workload,
+    Check, CommandOutput, Cure, Omission, Recorder, RunOptions, Trial, reason, run_workload,
 };
 use folio_pagecache::{Order, Progress, Scan, Warm, drop_files};
 use remount::Remounter;
+use serde_json::Value;
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -73,20 +74,28 @@ impl Trials<'_> {
         report: &mut WorkloadReport,
         mut show: impl FnMut(usize, &Trial) -> Outcome,
     ) -> Outcome {
+        let saves_s = |check: &Check| check.numbers.get("saves_s").and_then(Value::as_f64);
+        let all: Vec<_> = report
+            .checks
+            .iter_mut()
+            .map(|check| (check.cure.take(), saves_s(check).unwrap_or(0.0)))
+            .collect();
         for (index, check) in report.checks.iter_mut().enumerate() {
-            let Some(cure) = check.cure.take() else {
-                continue;
+            let Some(cure) = &all[index].0 else { continue };
+            let has_same = |(other, _): &&(Option<Cure>, f64)| other.as_ref() == Some(cure);
+            let trial = match all.iter().position(|found| has_same(&found)) {
+                Some(first) if first < index && !matches!(cure, Cure::Unavailable(_)) => {
+                    Trial::NotTried {
+                        reason: format!("its cure is that of finding {}", first + 1),
+                    }
+                }
+                _ => {
+                    let place = check.numbers.get("mount_point").and_then(Value::as_str);
+                    let predicted_s: f64 =
+                        all.iter().filter(has_same).map(|(_, saves)| saves).sum();
+                    self.trial(cure, Path::new(place.unwrap_or(".")), predicted_s)
+                }
             };
-            let saves_s = check
-                .numbers
-                .get("saves_s")
-                .and_then(|saves| saves.as_f64());
-            let place = check
-                .numbers
-                .get("mount_point")
-                .and_then(|place| place.as_str());
-            let place = Path::new(place.unwrap_or("."));
-            let trial = self.trial(&cure, place, saves_s.unwrap_or(0.0));
             self.session.check_interrupt()?;
             show(index + 1, check.trial.insert(trial))?;
         }
