@@ -1,6 +1,6 @@
 //! File systems to put set-ups on.
 
-use crate::command::{lacking_root, run as run_command, tool};
+use crate::command::lacking_root;
 use crate::hosted::{Hosted, System, WriteLimit, throttle_missing};
 use crate::outcome::{Context, Outcome};
 use crate::race::{Run, scratch_in};

@@ -24,7 +24,7 @@ struct Calls {
     synced_bytes: u64,
 }
 
-/// Small calls of a process on a file; of a loop that copies, with the time of those on the other one.
+/// Small calls of a process on a file; of a loop that copies, the time is that of both files.
 pub(super) struct SmallLoop {
     pub(super) file: FileId,
     pub(super) is_write: bool,

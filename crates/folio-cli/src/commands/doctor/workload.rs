@@ -462,6 +462,8 @@ pub(super) mod tests {
                 .into_iter()
                 .collect(),
             remedies: vec![format!("{words}  # {words}")],
+            cure: None,
+            trial: None,
         };
         WorkloadReport {
             command: vec![words.to_owned(); 2],
@@ -485,6 +487,7 @@ pub(super) mod tests {
             files: vec![file(), file()],
             checks: vec![check],
             timeline: Timeline::default(),
+            status: None,
         }
     }
 
