@@ -14,6 +14,7 @@
 //!     uring.rs        requests over io_uring      generic.rs    subjects of xfstests
 //!     background.rs   --background, --wait, --log, and the helper of mount(8)
 //!     handles.rs      open_by_handle_at(2)        control.rs      orders by folio ctl
+//!     events.rs       watchers of the mount, and changes on the host
 //! ```
 
 mod background;
@@ -21,6 +22,7 @@ mod coherence;
 mod control;
 mod direct;
 mod durability;
+mod events;
 mod generic;
 mod git_cuts;
 mod handles;

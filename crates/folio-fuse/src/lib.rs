@@ -9,7 +9,7 @@
 //!        |            |                  |
 //!        v            v                  v
 //!     wire/        nodes/ <----------- changes/ --- Invalidator --> the client's caches
-//!     the bytes    ids to handles      what external writers changed
+//!     the bytes    ids to handles      what external writers changed; events/: for watchers
 //!                     |
 //!                     v
 //!   folio::syscall::{Caller, Handle, OpenHandle}
@@ -28,6 +28,7 @@
 
 mod changes;
 mod client_options;
+mod events;
 #[doc(hidden)]
 pub mod fuzzing;
 mod local;
@@ -42,7 +43,7 @@ pub use changes::{Invalidator, ReplyGuard};
 pub use client_options::{ClientOptions, DataCache, FOREVER, PermissionChecks, parse_ttl};
 pub use local::Passthrough;
 pub use mount::{
-    AllowedUsers, DetachedMount, DeviceSession, MountAttributes, Mountpoint, Session,
+    AllowedUsers, DetachedMount, DeviceSession, Events, MountAttributes, Mountpoint, Session,
     SessionOptions, Unmounter, Uring, remount,
 };
 pub use nodes::ROOT;

@@ -72,6 +72,8 @@ Options of -o for host directories:
   ttl=TIME        how long names, attributes and data stay valid: 0, inf, or a number with us, ms or s. The default
                   is inf if the host sends change notifications, else 1ms
   push=MODE       change notifications: auto, inotify or off
+  events=MODE     changes on the host are events for programs that watch the mount (inotify): on, off, or auto,
+                  which is off for now
   cache=MODE      host (only the kernel caches data; the default), writethrough, writeback or none
   passthrough=MODE  the kernel reads and writes the host's files itself: on, which needs root and suits writers of
                   large files; off; or auto: only if it cannot open files without asking folio, which suits readers

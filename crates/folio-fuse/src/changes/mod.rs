@@ -6,12 +6,15 @@
 //!   server/     --- own writes -------> delayed_nodes.rs   |
 //!                   unreported reads                       v
 //!                                   push.rs  one thread --- Invalidator ---> client
+//!                                      |
+//!                                      v
+//!                                   event_inbox.rs  EventInbox --- one thread ---> its watchers
 //! ```
 //!
 //! Neighbors: `server/` above, which owns the queue; the node table below.
 //!
-//! Locks: the queue, the reply counts, delayed nodes; never two of them, and none while the
-//! client is notified.
+//! Locks: the queue, the inbox, the reply counts, delayed nodes; never two of them, and none while
+//! the client is notified.
 //!
 //! Invariant:
 //! - C1: notices are sent by a thread that serves no request, and no request waits for it. The
@@ -21,9 +24,11 @@
 //!   requester holds.
 
 mod delayed_nodes;
+mod event_inbox;
 mod push;
 mod queue;
 
+pub(crate) use event_inbox::{EventInbox, InboxItem};
 pub use push::Invalidator;
 pub(crate) use push::push;
 pub use queue::ReplyGuard;

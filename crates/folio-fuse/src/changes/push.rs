@@ -4,6 +4,7 @@
 //! would cache the outdated reply afterwards. So an unknown item is sent again once the replies in
 //! progress have been sent, until the client knows it or has forgotten it.
 
+use super::event_inbox::EventInbox;
 use super::queue::{ChangeQueue, QueueEvent, StaleItem};
 use crate::nodes::{ContentVersion, NodeTable, ROOT, node_id};
 use std::io;
@@ -71,7 +72,7 @@ impl Pusher<'_> {
             match self.queue.next(timeout) {
                 QueueEvent::Stale(item) => self.invalidate(&item),
                 QueueEvent::Idle if retry.is_some() => self.retry_unknown(),
-                QueueEvent::Idle => {}
+                QueueEvent::Passed | QueueEvent::Idle => {}
                 QueueEvent::Closed => return,
             }
             self.check_own_changes();
@@ -86,12 +87,17 @@ impl Pusher<'_> {
             StaleItem::Name(parent, name) => {
                 // A client that does not know the directory has no names of it.
                 if self.nodes.is_known(*parent) {
-                    let _ = self.invalidator.invalidate_name(*parent, name);
+                    self.invalidate_name(*parent, name);
                 }
                 self.invalidate_node(*parent);
             }
             StaleItem::Everything => self.invalidate_everything(),
         }
+    }
+
+    fn invalidate_name(&self, parent: u64, name: &[u8]) {
+        let _turn = self.queue.inbox().map(EventInbox::take_turn);
+        let _ = self.invalidator.invalidate_name(parent, name);
     }
 
     fn invalidate_everything(&mut self) {
@@ -104,7 +110,7 @@ impl Pusher<'_> {
                 .and_then(|node| node.parent_and_name());
             if let (false, Some((parent, name))) = (has_dropped_names, place) {
                 let parent = node_id(self.queue.root, parent);
-                let _ = self.invalidator.invalidate_name(parent, &name);
+                self.invalidate_name(parent, &name);
             }
             self.invalidate_node(node);
         }

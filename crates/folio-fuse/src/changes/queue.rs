@@ -1,10 +1,12 @@
 //! The change queue: filled by the file system and by other servers, emptied by one thread.
 
 use super::delayed_nodes::DelayedNodes;
+use super::event_inbox::EventInbox;
 use crate::nodes::{ContentVersion, node_id};
-use folio::vfs::{Change, ChangeListener};
+use folio::vfs::{Change, ChangeListener, FileEvent};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashSet, VecDeque};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -29,6 +31,16 @@ pub(crate) enum StaleItem {
     Everything,
 }
 
+/// An item of the queue.
+enum QueuedItem {
+    Stale(StaleItem),
+    Event(FileEvent),
+    /// Events were lost.
+    Overflow,
+    /// Reported once the items before it are sent.
+    Fence(u64),
+}
+
 /// Changes on their way to one client.
 pub(crate) struct ChangeQueue {
     /// The root's inode number.
@@ -41,6 +53,8 @@ pub(crate) struct ChangeQueue {
     /// Nodes that the client has pages of, although their changes are not reported.
     pub(super) unreported: DelayedNodes<()>,
     items: Mutex<QueuedItems>,
+    /// Events for the client's watchers, if it asks for them.
+    inbox: OnceLock<EventInbox>,
     /// Signaled on a new item, a wake request, or the end.
     readable: Condvar,
     replies: Mutex<RepliesInProgress>,
@@ -50,9 +64,12 @@ pub(crate) struct ChangeQueue {
 
 #[derive(Default)]
 struct QueuedItems {
-    order: VecDeque<StaleItem>,
-    /// The same items, to detect duplicates.
+    order: VecDeque<QueuedItem>,
+    /// The stale items, to detect duplicates.
     known: HashSet<StaleItem>,
+    /// The number of events.
+    event_count: usize,
+    last_fence: u64,
     is_closed: bool,
     wake_requested: bool,
 }
@@ -74,6 +91,8 @@ pub struct ReplyGuard<'a> {
 /// The result of waiting for a change.
 pub(super) enum QueueEvent {
     Stale(StaleItem),
+    /// An event, an overflow or a fence, which has been passed on.
+    Passed,
     /// The timeout, or a wake request.
     Idle,
     Closed,
@@ -87,6 +106,7 @@ impl ChangeQueue {
             own_changes: DelayedNodes::new(OWN_CHANGE_DELAY),
             unreported: DelayedNodes::new(UNREPORTED_TTL),
             items: Mutex::default(),
+            inbox: OnceLock::new(),
             readable: Condvar::new(),
             replies: Mutex::default(),
             replied: Condvar::new(),
@@ -99,16 +119,78 @@ impl ChangeQueue {
         if items.known.contains(&item) || items.known.contains(&StaleItem::Everything) {
             return;
         }
-        let is_full = items.order.len() >= QUEUE_MAX;
-        if is_full || item == StaleItem::Everything {
-            items.order.clear();
-            items.known.clear();
-        }
+        let is_full = items.known.len() >= QUEUE_MAX;
         let item = if is_full { StaleItem::Everything } else { item };
+        let is_everything = item == StaleItem::Everything;
+        if is_everything {
+            items.known.clear();
+            items.event_count = 0;
+            items
+                .order
+                .retain(|item| matches!(item, QueuedItem::Fence(_)));
+        }
         items.known.insert(item.clone());
-        items.order.push_back(item);
+        items.order.push_back(QueuedItem::Stale(item));
+        if is_everything && self.inbox.get().is_some() {
+            items.order.push_back(QueuedItem::Overflow);
+        }
         drop(items);
         self.readable.notify_one();
+    }
+
+    /// Asks for events, before the listener is registered.
+    pub(crate) fn ask_for_events(&self) {
+        let _ = self.inbox.set(EventInbox::default());
+    }
+
+    /// Returns the events, if they are asked for.
+    pub(crate) fn inbox(&self) -> Option<&EventInbox> {
+        self.inbox.get()
+    }
+
+    /// Adds an event, to be passed on after the invalidations before it.
+    fn add_event(&self, event: &FileEvent) {
+        let mut items = self.items.lock();
+        if items.event_count >= QUEUE_MAX {
+            items.event_count = 0;
+            items
+                .order
+                .retain(|item| !matches!(item, QueuedItem::Event(_)));
+            items.order.push_back(QueuedItem::Overflow);
+        } else {
+            items.event_count += 1;
+            items.order.push_back(QueuedItem::Event(event.clone()));
+        }
+        drop(items);
+        self.readable.notify_one();
+    }
+
+    /// Waits until all items so far have been sent, with a time limit. Not for the thread that
+    /// sends them.
+    pub(crate) fn wait_until_sent(&self) {
+        let Some(inbox) = self.inbox.get() else {
+            return;
+        };
+        let mut items = self.items.lock();
+        items.last_fence += 1;
+        let fence = items.last_fence;
+        items.order.push_back(QueuedItem::Fence(fence));
+        drop(items);
+        self.readable.notify_one();
+        inbox.wait_for(fence);
+    }
+
+    /// Passes an item on that invalidates nothing.
+    fn pass_on(&self, item: QueuedItem) {
+        let Some(inbox) = self.inbox.get() else {
+            return;
+        };
+        match item {
+            QueuedItem::Event(event) => inbox.add(event),
+            QueuedItem::Overflow => inbox.overflow(),
+            QueuedItem::Fence(fence) => inbox.reach(fence),
+            QueuedItem::Stale(_) => {}
+        }
     }
 
     /// Waits for the next item, with a `timeout` no longer than that.
@@ -128,10 +210,18 @@ impl ChangeQueue {
         items.wake_requested = false;
         match items.order.pop_front() {
             _ if items.is_closed => QueueEvent::Closed,
-            Some(item) => {
+            Some(QueuedItem::Stale(item)) => {
                 // From here on a change of it is queued again.
                 items.known.remove(&item);
                 QueueEvent::Stale(item)
+            }
+            Some(item) => {
+                if matches!(item, QueuedItem::Event(_)) {
+                    items.event_count -= 1;
+                }
+                drop(items);
+                self.pass_on(item);
+                QueueEvent::Passed
             }
             None => QueueEvent::Idle,
         }
@@ -141,6 +231,9 @@ impl ChangeQueue {
     pub(crate) fn close(&self) {
         self.items.lock().is_closed = true;
         self.readable.notify_all();
+        if let Some(inbox) = self.inbox.get() {
+            inbox.close();
+        }
     }
 
     /// Enables [`ChangeQueue::note_own_change`], once the file system reports external changes.
@@ -222,10 +315,15 @@ impl ChangeListener for ChangeQueue {
     fn changed(&self, change: Change<'_>) {
         let id = |number| node_id(self.root, number);
         self.add(match change {
+            Change::Event(event) => return self.add_event(event),
             Change::Inode(number) => StaleItem::Node(id(number.0)),
             Change::Name(directory, name) => StaleItem::Name(id(directory.0), name.into()),
             Change::Everything => StaleItem::Everything,
         });
+    }
+
+    fn wants_events(&self) -> bool {
+        self.inbox.get().is_some()
     }
 }
 
@@ -242,8 +340,9 @@ impl ChangeQueue {
 
 #[cfg(test)]
 mod tests {
+    use super::super::event_inbox::InboxItem;
     use super::*;
-    use folio::vfs::InodeNumber;
+    use folio::vfs::{EventName, FileType, InodeNumber};
 
     fn drain(queue: &ChangeQueue) -> Vec<StaleItem> {
         std::iter::from_fn(|| match queue.next(Some(Duration::ZERO)) {
@@ -276,6 +375,37 @@ mod tests {
         assert_eq!(drain(&queue)[0], StaleItem::Everything);
         queue.close();
         assert!(matches!(queue.next(None), QueueEvent::Closed));
+    }
+
+    #[test]
+    fn events_pass_after_their_invalidations() {
+        let queue = ChangeQueue::new(2);
+        assert!(!queue.wants_events());
+        queue.ask_for_events();
+        assert!(queue.wants_events());
+        let event = FileEvent::Created(EventName {
+            directory: InodeNumber(2),
+            name: (*b"name").into(),
+            file_type: FileType::Regular,
+            inode: None,
+        });
+        queue.changed(Change::Name(InodeNumber(2), b"name"));
+        queue.changed(Change::Event(&event));
+        let inbox = queue.inbox().unwrap();
+        let next = || queue.next(Some(Duration::ZERO));
+        assert!(matches!(next(), QueueEvent::Stale(StaleItem::Name(1, _))));
+        assert!(inbox.is_empty());
+        assert!(matches!(next(), QueueEvent::Passed));
+        assert_eq!(inbox.next(), Some(InboxItem::Event(event.clone())));
+        // Everything replaces events, too.
+        queue.changed(Change::Event(&event));
+        queue.changed(Change::Everything);
+        assert!(matches!(next(), QueueEvent::Stale(StaleItem::Everything)));
+        assert!(matches!(next(), QueueEvent::Passed));
+        assert_eq!(inbox.next(), Some(InboxItem::Overflow));
+        assert!(matches!(next(), QueueEvent::Idle));
+        queue.close();
+        assert_eq!(inbox.next(), None);
     }
 
     #[test]

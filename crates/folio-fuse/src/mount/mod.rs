@@ -6,6 +6,7 @@
 //!      |  transport.rs    threads: read a request, write the reply
 //!      |  uring/          the same over io_uring, on the CPU of the requesting program
 //!      |  invalidator.rs  one thread: writes notices
+//!      |  event_thread.rs  one thread: raises events of external changes (descriptor_table.rs)
 //!      |  mountpoint.rs   mount(2), fusermount3, umount(2)
 //!      |  detached.rs     the same without a place in the tree
 //!      |  sync_device.rs  the block device for which the kernel sends sync(2)
@@ -16,7 +17,9 @@
 //!
 //! Neighbors: `folio-cli` and `folio-remote` above; `server/` and `local/` below.
 
+mod descriptor_table;
 mod detached;
+mod event_thread;
 mod invalidator;
 mod mountpoint;
 mod options;
@@ -28,5 +31,5 @@ mod writeback;
 
 pub use detached::DetachedMount;
 pub use mountpoint::{Mountpoint, Unmounter, remount};
-pub use options::{AllowedUsers, MountAttributes, SessionOptions, Uring};
+pub use options::{AllowedUsers, Events, MountAttributes, SessionOptions, Uring};
 pub use session::{DeviceSession, Session};

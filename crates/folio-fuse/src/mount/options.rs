@@ -53,6 +53,20 @@ pub enum Uring {
     Never,
 }
 
+/// Whether changes on the host are events for the programs that watch the mount (inotify(7),
+/// fanotify(7)).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Events {
+    /// Not raised yet: as [`Events::Never`].
+    #[default]
+    Auto,
+    /// Required: without it the mount fails.
+    Always,
+    /// Not raised.
+    Never,
+}
+
 /// Options of a mount session, with the names of mount.fuse3(8).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionOptions {
@@ -70,6 +84,8 @@ pub struct SessionOptions {
     pub passthrough: Passthrough,
     /// Whether the kernel sends requests over io_uring.
     pub uring: Uring,
+    /// Whether changes on the host are events in the mount.
+    pub events: Events,
     /// Whether all inodes are presented as the superuser's, for a user namespace without other ids.
     /// The file system keeps their owners.
     pub hides_owners: bool,
@@ -96,6 +112,7 @@ impl SessionOptions {
             threads: cores.clamp(2, THREADS_MAX),
             passthrough: Passthrough::Auto,
             uring: Uring::Auto,
+            events: Events::Auto,
             hides_owners: false,
             sends_sync: true,
             page_caching: None,
@@ -103,7 +120,7 @@ impl SessionOptions {
     }
 
     /// Names of the `-o` options that [`SessionOptions::apply`] accepts, without their values.
-    pub const OPTION_NAMES: [&str; 11] = [
+    pub const OPTION_NAMES: [&str; 12] = [
         "allow_other",
         "allow_root",
         "fakeroot",
@@ -114,6 +131,7 @@ impl SessionOptions {
         "threads",
         "passthrough",
         "io_uring",
+        "events",
         "cache",
     ];
 
@@ -137,6 +155,7 @@ impl SessionOptions {
             Some(("threads", count)) => self.threads = threads(count)?,
             Some(("passthrough", value)) => self.passthrough = passthrough(value)?,
             Some(("io_uring", value)) => self.uring = uring(value)?,
+            Some(("events", value)) => self.events = events(value)?,
             Some(("cache", "none")) => {
                 self.page_caching = Some(PageCaching::None);
                 // The mounted file system caches nothing either.
@@ -206,6 +225,18 @@ fn uring(value: &str) -> Result<Uring> {
     }
 }
 
+fn events(value: &str) -> Result<Events> {
+    match value {
+        "auto" => Ok(Events::Auto),
+        "on" => Ok(Events::Always),
+        "off" => Ok(Events::Never),
+        _ => Err(Error::new(
+            Errno::INVAL,
+            format!("invalid events={value}: expected auto, on or off"),
+        )),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -227,6 +258,8 @@ mod tests {
         assert!(options.apply("threads=0").is_err() && options.apply("passthrough=maybe").is_err());
         assert!(options.apply("io_uring=yes").is_err() && options.apply("io_uring=on").unwrap());
         assert_eq!(options.uring, Uring::Always);
+        assert!(options.apply("events=yes").is_err() && options.apply("events=off").unwrap());
+        assert_eq!(options.events, Events::Never);
         assert!(options.apply("passthrough=off").unwrap() && options.apply("writeback").unwrap());
         assert_eq!(
             (options.passthrough, options.page_caching),

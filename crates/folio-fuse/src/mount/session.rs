@@ -1,8 +1,9 @@
 //! Mount sessions: mount, serve, unmount; and the server of a mount that another process has made.
 
+use super::event_thread;
 use super::invalidator::DeviceInvalidator;
 use super::mountpoint::{Mountpoint, Unmounter};
-use super::options::{AllowedUsers, SessionOptions, Uring};
+use super::options::{AllowedUsers, Events, SessionOptions, Uring};
 use super::sync_device::SyncDevice;
 use super::transport::DeviceTransport;
 use super::uring;
@@ -15,7 +16,7 @@ use folio::vfs::{AccessTime, MountOptions};
 use folio::{Errno, Error, Kernel, Result};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -43,8 +44,17 @@ impl Session {
         options: &SessionOptions,
     ) -> Result<Self> {
         let at_target = |error: Error| error.at(target.display().to_string());
-        let server = Server::new(kernel, options.permissions, ClientOptions::exclusive());
+        let mut server = Server::new(kernel, options.permissions, ClientOptions::exclusive());
+        if options.events == Events::Always && may_raise_events(&server, options, inside) {
+            server.raise_events();
+        }
         let policy = cache_policy(&server, options, inside).map_err(at_target)?;
+        if options.events == Events::Always
+            && (server.event_calls().is_none() || policy.invalidation != Invalidation::Push)
+        {
+            let text = "option events=on: needs a directory of the host with change notifications, which may be written, without passthrough=on";
+            return Err(at_target(Error::new(Errno::OPNOTSUPP, text)));
+        }
         let attributes = options.mount_attributes(inside, delays_writes(policy, inside));
         let mountpoint = Mountpoint::new(target, &attributes, options.checks_permissions())?;
         let device = Arc::clone(mountpoint.device());
@@ -86,7 +96,8 @@ impl Session {
             device,
             mut mountpoint,
         } = self;
-        let served = device.serve_with(mountpoint.take_sync_device(), confine);
+        let target = mountpoint.unmounter().target().to_owned();
+        let served = device.serve_with(Some(target), mountpoint.take_sync_device(), confine);
         served.map_err(|error| {
             let target = mountpoint.unmounter().target().display().to_string();
             error.at(target)
@@ -182,10 +193,16 @@ impl DeviceSession {
     /// # Errors
     /// Those of /dev/fuse, and of starting the threads.
     pub fn serve(self) -> Result<()> {
-        self.serve_with(None, || {})
+        self.serve_with(None, None, || {})
     }
 
-    fn serve_with(self, sync_device: Option<SyncDevice>, started: impl FnOnce()) -> Result<()> {
+    /// `target` is the place of the mount, for events.
+    fn serve_with(
+        self,
+        target: Option<PathBuf>,
+        sync_device: Option<SyncDevice>,
+        started: impl FnOnce(),
+    ) -> Result<()> {
         let Self {
             server,
             transport,
@@ -206,6 +223,7 @@ impl DeviceSession {
         let push_thread = is_shared.then(|| spawn("folio-push", Server::push_changes));
         // Without it the kernel forgets nodes when it needs memory itself.
         let prune_thread = spawn("folio-prune", Server::prune_nodes).ok();
+        let event_thread = target.map_or(Ok(None), |target| event_thread::start(&server, target));
         let served = transport.run(threads, started);
         // After the last request: until then the kernel's caches must be invalidated.
         server.stop_pushing();
@@ -214,12 +232,13 @@ impl DeviceSession {
         let served = served.and_then(|()| {
             let threads = push_thread.transpose()?.into_iter().chain(prune_thread);
             let panics = threads
+                .chain(event_thread?)
                 .map(JoinHandle::join)
                 .filter(std::result::Result::is_err);
             if panics.count() == 0 {
                 Ok(())
             } else {
-                Err(io::Error::other("a thread that sends notices panicked"))
+                Err(io::Error::other("a thread that sends changes panicked"))
             }
         });
         let served = served.and_then(|()| writeback?.map_or(Ok(()), WritebackThread::stop));
@@ -232,6 +251,12 @@ impl DeviceSession {
 fn delays_writes(policy: CachePolicy, inside: &MountOptions) -> bool {
     let mut words = inside.file_system.split(',');
     !policy.is_shared() || words.any(|word| word == "cache=writeback")
+}
+
+/// Returns whether the calls that raise events may be made: the mount is writable, and all changes
+/// through it are known.
+fn may_raise_events(server: &Server, options: &SessionOptions, inside: &MountOptions) -> bool {
+    server.is_shared() && !inside.read_only && options.passthrough != Passthrough::Always
 }
 
 /// Returns whether to ask the kernel for io_uring.

@@ -11,6 +11,7 @@
 //! Linux: fs/fuse/inode.c, `fuse_sync_fs`, `fuse_send_destroy`; kernel/exit.c, `do_exit`.
 #![allow(unsafe_code)]
 
+use super::descriptor_table::leave_shared_table;
 use super::detached;
 use super::options::MountAttributes;
 use crate::local::ioctl;
@@ -18,7 +19,7 @@ use rustix::fs::{CWD, FileType, MemfdFlags, Mode, OFlags};
 use rustix::io::{Errno, Result};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags};
 use rustix::thread::UnshareFlags;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// Length of the device.
@@ -60,25 +61,9 @@ impl SyncDevice {
         ioctl::flush_block_device(self.0.as_fd())
     }
 
-    /// Gives the calling thread a table of descriptors of its own, with this device alone. While
-    /// the thread waits for the server, the end of the other threads then closes /dev/fuse, which
-    /// ends the wait; in a shared table it would not. A copy of a pipe would keep its reader
-    /// waiting.
+    /// Gives the calling thread a table of descriptors of its own, with this device alone.
     pub(super) fn leave_shared_table(&self) -> Result<()> {
-        // SAFETY: the calling thread is that of `writeback.rs`, which opens nothing and uses the
-        // device alone, which has the same number in its table.
-        unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FILES) }?;
-        let list = std::fs::read_dir("/proc/thread-self/fd").map_err(|_| Errno::NOENT)?;
-        let numbers = list.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-        let numbers: Vec<_> = numbers.collect();
-        for fd in numbers {
-            if fd != self.0.as_raw_fd() {
-                // SAFETY: a copy in a private table, which no code uses; or the list of them, which
-                // is closed already.
-                unsafe { rustix::io::close(fd) };
-            }
-        }
-        Ok(())
+        leave_shared_table(Some(self.0.as_fd()))
     }
 }
 

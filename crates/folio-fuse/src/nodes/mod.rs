@@ -28,4 +28,4 @@ mod sharded_map;
 mod table;
 
 pub use table::ROOT;
-pub(crate) use table::{ContentVersion, NodeTable, node_id};
+pub(crate) use table::{ContentVersion, NodeEntry, NodeTable, node_id};

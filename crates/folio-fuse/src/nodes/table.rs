@@ -106,6 +106,11 @@ impl NodeTable {
         node_id(self.root.number(), handle.number())
     }
 
+    /// Returns the node id of an inode number.
+    pub(crate) fn id_of(&self, number: u64) -> u64 {
+        node_id(self.root.number(), number)
+    }
+
     /// Returns the inode number of a node id.
     pub(crate) fn number(&self, node: u64) -> u64 {
         // The exchange of root and inode 1 is its own inverse (N2).
@@ -153,6 +158,11 @@ impl NodeTable {
     pub(crate) fn look_up(&self, handle: Handle) -> Result<NodeEntry> {
         // Before the lookup is counted: after a failure the client has nothing to forget (N1).
         let attributes = self.stat(&handle)?;
+        Ok(self.look_up_as(handle, attributes))
+    }
+
+    /// Counts one lookup of the inode, whose entry with these attributes is about to be sent.
+    pub(crate) fn look_up_as(&self, handle: Handle, attributes: Attributes) -> NodeEntry {
         let mut entry = NodeEntry {
             id: self.id(&handle),
             generation: 0,
@@ -160,7 +170,7 @@ impl NodeTable {
             attributes_ttl: handle.ttl(),
         };
         if entry.id == ROOT {
-            return Ok(entry);
+            return entry;
         }
         let node = Node {
             handle,
@@ -188,18 +198,18 @@ impl NodeTable {
             None if self.memory.is_over_limit() => self.prune_requests.add(),
             None => {}
         }
-        Ok(entry)
+        entry
     }
 
-    /// Uncounts lookups (`FUSE_FORGET`).
-    pub(crate) fn forget(&self, node: u64, lookups: u64) {
+    /// Uncounts lookups (`FUSE_FORGET`); returns whether the node is forgotten.
+    pub(crate) fn forget(&self, node: u64, lookups: u64) -> bool {
         let removed = self.nodes.remove_if(node, |node| {
             node.lookups = node.lookups.saturating_sub(lookups);
             node.lookups == 0
         });
-        if let Some(node) = removed {
-            self.release(node);
-        }
+        let is_forgotten = removed.is_some();
+        removed.into_iter().for_each(|node| self.release(node));
+        is_forgotten
     }
 
     /// Waits until the memory is over its limit; returns nodes that the client is to forget unless

@@ -3,6 +3,7 @@
 use super::Server;
 use super::attributes::{SET_GID, SET_UID};
 use super::call::Call;
+use crate::nodes::NodeEntry;
 use crate::wire::abi::{AttrOut, EntryOut};
 use crate::wire::encode;
 use folio::Result;
@@ -43,12 +44,22 @@ impl Server {
         }
         let inode_generation = handle.generation();
         let found = self.nodes.look_up(handle)?;
+        Ok(self.entry_of(&found, inode_generation, name_ttl))
+    }
+
+    /// Returns the entry of an inode that was looked up.
+    pub(super) fn entry_of(
+        &self,
+        found: &NodeEntry,
+        inode_generation: u32,
+        name_ttl: Duration,
+    ) -> EntryOut {
         let (name_ttl, attributes_ttl) = (
             self.ttl(name_ttl),
             self.attributes_ttl(&found.attributes, found.attributes_ttl),
         );
         let generation = self.options.generation.wrapping_add(inode_generation);
-        Ok(EntryOut {
+        EntryOut {
             node: found.id,
             // The kernel keeps 32 bits of it.
             generation: generation.wrapping_add(found.generation as u32).into(),
@@ -57,7 +68,7 @@ impl Server {
             attr_valid: attributes_ttl.as_secs(),
             attr_valid_nanos: attributes_ttl.subsec_nanos(),
             attr: encode::attr(found.id, &self.presented(&found.attributes)),
-        })
+        }
     }
 
     /// Sends the entry of a new inode, called `name` in `parent`.
@@ -70,6 +81,7 @@ impl Server {
         made: Handle,
     ) -> Result<()> {
         let entry = self.entry(made, caller.name_ttl(parent, name))?;
+        self.note_place(call.node(), name, &entry);
         call.send(&entry)
     }
 

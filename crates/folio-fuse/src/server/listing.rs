@@ -65,7 +65,7 @@ impl Server {
     pub(super) fn readdirplus(&self, call: &mut Call<'_>) -> Result<()> {
         let listing = self.listing(call.credentials, call)?;
         let (caller, directory) = (listing.caller, listing.directory.clone());
-        let len_max = listing.len_max;
+        let (len_max, directory_node) = (listing.len_max, call.node());
         listing.for_each(|entry| {
             // Checked before the lookup (S2).
             let len = size_of::<EntryOut>() + entry.dirent_len();
@@ -82,7 +82,11 @@ impl Server {
                     Ok(None) => return Ok(ControlFlow::Continue(())),
                     Ok(Some(handle)) => {
                         let ttl = caller.name_ttl(&directory, &entry.name);
-                        self.entry(handle, ttl).map(Some)
+                        let found = self.entry(handle, ttl);
+                        found.map(|found| {
+                            self.note_place(directory_node, &entry.name, &found);
+                            Some(found)
+                        })
                     }
                     Err(error) => Err(error),
                 }

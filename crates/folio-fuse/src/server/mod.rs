@@ -10,6 +10,7 @@
 //!      |  entry.rs    entries, TTLs    attributes.rs  stat, set, extended attributes
 //!      |  request_counts.rs  the number of requests, by operation
 //!      |  described.rs    changes as system calls, for an observer (observer.rs)
+//!      |  raised.rs     answers to the thread that raises events (events/)
 //!      v
 //!   nodes/  the node's handle --> Caller  the system call          changes/  invalidations
 //! ```
@@ -36,20 +37,23 @@ mod entry;
 mod listing;
 mod names;
 mod observer;
+mod raised;
 mod request_counts;
 mod session;
 #[cfg(test)]
 mod tests;
 
+use crate::changes::EventInbox;
 use crate::changes::{self, ChangeQueue, Invalidator, ReplyGuard, StaleItem};
 use crate::client_options::{ClientOptions, PermissionChecks};
+use crate::events::EventCalls;
 use crate::local::LocalClient;
 use crate::nodes::{ContentVersion, NodeTable, ROOT};
 use crate::wire::abi::{InHeader, LseekIn, init};
 use crate::wire::{self, Reply, op, request};
 use call::Call;
 use folio::syscall::{Caller, Credentials, Handle};
-use folio::vfs::ChangeListener;
+use folio::vfs::{ChangeListener, InodeNumber};
 use folio::{Errno, Kernel, Result};
 pub use observer::{CallObserver, ObservedCall, ObservedKind};
 pub use request_counts::RequestCounts;
@@ -106,6 +110,8 @@ pub struct Server {
     capabilities: AtomicU64,
     counts: Arc<RequestCounts>,
     observer: OnceLock<Arc<dyn CallObserver>>,
+    /// If events of external changes are raised for the watchers of the mount.
+    event_calls: Option<EventCalls>,
     // Last, so that handles are dropped before the kernel may unmount.
     kernel: Arc<Kernel>,
 }
@@ -123,6 +129,7 @@ impl Server {
             capabilities: AtomicU64::new(0),
             counts: Arc::default(),
             observer: OnceLock::new(),
+            event_calls: None,
             kernel,
         }
     }
@@ -134,6 +141,32 @@ impl Server {
             local: Some(local),
             ..self
         }
+    }
+
+    /// Asks for events of external changes, before [`Server::watch_changes`].
+    pub(crate) fn raise_events(&mut self) {
+        self.changes.ask_for_events();
+        self.event_calls = Some(EventCalls::new());
+    }
+
+    /// Returns the state of raised events, if events are raised.
+    pub(crate) fn event_calls(&self) -> Option<&EventCalls> {
+        self.event_calls.as_ref()
+    }
+
+    /// Returns the events to raise, if there are any.
+    pub(crate) fn event_inbox(&self) -> Option<&EventInbox> {
+        self.changes.inbox()
+    }
+
+    /// Returns the node of an inode.
+    pub(crate) fn node_of(&self, number: InodeNumber) -> u64 {
+        self.nodes.id_of(number.0)
+    }
+
+    /// Waits until all changes so far have been pushed, with a time limit.
+    pub(crate) fn wait_until_pushed(&self) {
+        self.changes.wait_until_sent();
     }
 
     /// Returns the options, to be changed before the first request.
@@ -193,6 +226,8 @@ impl Server {
         let has_notifications = self.nodes.root().listen(Arc::downgrade(&listener));
         if has_notifications {
             self.changes.enable_own_changes();
+            // The question begins to watch the root, which no client looks up.
+            let _ = self.nodes.root().stat();
         }
         has_notifications
     }
@@ -266,7 +301,10 @@ impl Server {
         };
         let done = self
             .check_access(&header)
-            .and_then(|()| self.dispatch_observed(&mut call));
+            .and_then(|()| match self.raised_call(header.pid) {
+                Some(calls) => self.answer_raised(calls, &mut call),
+                None => self.dispatch_observed(&mut call),
+            });
         let (outcome, errno) = match done {
             Ok(Done::MustWait) => return Err(Wait::Data),
             Ok(Done::Silent) => (Outcome::Silent, 0),

@@ -2,6 +2,7 @@
 
 use super::Server;
 use super::call::Call;
+use crate::events::Place;
 use crate::wire::abi::{
     BatchForgetIn, EntryOut, ForgetIn, ForgetOne, LinkIn, MkdirIn, MknodIn, Rename2In, RenameIn,
     init, op,
@@ -28,11 +29,16 @@ impl Server {
         }
         let parent = self.nodes.handle(call.node())?;
         let found = caller.lookup(&parent, name)?;
-        let ttl = caller.name_ttl(&parent, name);
+        let ttl = if self.is_raised(call.node(), name) {
+            Duration::ZERO
+        } else {
+            caller.name_ttl(&parent, name)
+        };
         let entry = match found {
             Some(handle) => self.entry(handle, ttl)?,
             None => self.negative_entry(ttl).ok_or(Errno::NOENT)?,
         };
+        self.note_place(call.node(), name, &entry);
         call.send(&entry)
     }
 
@@ -54,15 +60,23 @@ impl Server {
     pub(super) fn forget(&self, call: &mut Call<'_>) -> Result<()> {
         if call.header.opcode == op::FORGET {
             let args: ForgetIn = call.arguments.take()?;
-            self.nodes.forget(call.node(), args.lookups);
+            self.forget_node(call.node(), args.lookups);
             return Ok(());
         }
         let args: BatchForgetIn = call.arguments.take()?;
         for _ in 0..args.count {
             let one: ForgetOne = call.arguments.take()?;
-            self.nodes.forget(one.node, one.lookups);
+            self.forget_node(one.node, one.lookups);
         }
         Ok(())
+    }
+
+    fn forget_node(&self, node: u64, lookups: u64) {
+        if self.nodes.forget(node, lookups)
+            && let Some(calls) = self.event_calls()
+        {
+            calls.places.remove(node);
+        }
     }
 
     /// `FUSE_MKNOD`.
@@ -136,9 +150,19 @@ impl Server {
         let (name, new_name) = (call.arguments.name()?, call.arguments.name()?);
         let flags = RenameFlags::from_bits(flags).ok_or(Errno::INVAL)?;
         let parent = self.nodes.handle(call.node())?;
-        let new_parent = self.nodes.handle(new_parent)?;
+        let new_directory = self.nodes.handle(new_parent)?;
         self.caller(call.credentials, 0)
-            .rename(&parent, name, &new_parent, new_name, flags)
+            .rename(&parent, name, &new_directory, new_name, flags)?;
+        if let Some(calls) = self.event_calls() {
+            let place = |parent, name: &[u8]| Place {
+                parent,
+                name: name.into(),
+            };
+            let (from, to) = (place(call.node(), name), place(new_parent, new_name));
+            let exchanges = flags.contains(RenameFlags::EXCHANGE);
+            calls.places.note_move(&from, &to, exchanges);
+        }
+        Ok(())
     }
 
     /// `FUSE_READLINK`.

@@ -12,6 +12,7 @@ const NUMBERS: usize = op::STATX as usize + 1;
 pub struct RequestCounts {
     requests: [AtomicU64; NUMBERS],
     lost_bytes: AtomicU64,
+    lost_events: AtomicU64,
 }
 
 impl Default for RequestCounts {
@@ -19,6 +20,7 @@ impl Default for RequestCounts {
         Self {
             requests: [const { AtomicU64::new(0) }; NUMBERS],
             lost_bytes: AtomicU64::new(0),
+            lost_events: AtomicU64::new(0),
         }
     }
 }
@@ -35,6 +37,12 @@ impl RequestCounts {
 
     pub(super) fn add_lost(&self, bytes: u64) {
         self.lost_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts an event of an external change that could not be raised, or a queue of them that
+    /// overflowed.
+    pub(crate) fn add_lost_event(&self) {
+        self.lost_events.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns the bytes that could not be stored after a program had written them: through a
@@ -60,7 +68,7 @@ impl RequestCounts {
     }
 }
 
-/// Writes each operation with at least one request: `LOOKUP 3, WRITE 1`.
+/// Writes each operation with at least one request, and events that were lost: `LOOKUP 3, WRITE 1`.
 impl fmt::Display for RequestCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
@@ -68,7 +76,10 @@ impl fmt::Display for RequestCounts {
             write!(f, "{separator}{name} {count}")?;
             separator = ", ";
         }
-        Ok(())
+        match self.lost_events.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            lost => write!(f, "{separator}lost events {lost}"),
+        }
     }
 }
 
@@ -85,5 +96,8 @@ mod tests {
         }
         assert_eq!(counts.get(op::WRITE), 2);
         assert_eq!(counts.to_string(), "OTHER 2, LOOKUP 1, WRITE 2");
+        counts.add_lost_event();
+        let text = "OTHER 2, LOOKUP 1, WRITE 2, lost events 1";
+        assert_eq!(counts.to_string(), text);
     }
 }

@@ -105,7 +105,7 @@ pub use acl::{ACL_ACCESS, ACL_DEFAULT, Acl, AclEntry, Tag as AclTag, set_access_
 pub use advice::{Advice, SyncFileRange};
 pub use attribute_cell::AttributeCell;
 pub use attributes::{AttributeChange, Attributes, FileType, InodeFlags, NewInode, SetTime};
-pub use change::{Change, ChangeListener};
+pub use change::{Change, ChangeListener, EventName, FileEvent};
 pub(crate) use copy::{CopySide, copy, copy_range};
 pub use credentials::Credentials;
 pub(crate) use dentry::{Location, LocationRef, Mount};

@@ -15,6 +15,8 @@ pub(super) struct DataState {
     pub(super) is_suspect: bool,
     /// Whether the last change was made through Folio.
     pub(super) is_own: bool,
+    /// The stamp that the last change through Folio left.
+    pub(super) own_stamp: Option<Stamp>,
     /// Number of changes through Folio in progress.
     pub(super) own_count: u32,
     /// Until this time of the monotonic clock, a notification may be about a change through Folio.
@@ -37,6 +39,7 @@ impl DataState {
             stamp,
             is_suspect: false,
             is_own: false,
+            own_stamp: None,
             own_count: 0,
             own_until_ns: 0,
             // The age of the stamp has not been checked.

@@ -43,6 +43,7 @@ impl HostInode {
         } else {
             inode.is_in_place.store(false, Ordering::SeqCst);
         }
+        inode.watch_for_events();
         Ok(Some(inode))
     }
 
@@ -87,6 +88,7 @@ impl HostInode {
             FileType::Directory => {
                 inode.keep_fd(&Arc::new(fd));
                 inode.validate_position(monotonic_ns());
+                inode.watch_for_events();
             }
             _ => {}
         }

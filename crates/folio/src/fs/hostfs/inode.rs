@@ -100,6 +100,8 @@ pub(super) struct MountState {
     pub(super) invalidations: AtomicU64,
     pub(super) inotify: Option<Inotify<HostInode>>,
     pub(super) listeners: Mutex<Vec<Weak<dyn ChangeListener>>>,
+    /// Whether a listener asks for events.
+    pub(super) wants_events: AtomicBool,
     /// Why there are no change notifications, if the options ask for them.
     pub(super) warning: Option<String>,
 }

@@ -287,6 +287,25 @@ impl<I> Inotify<I> {
         Some(Expected { moved: event.moved })
     }
 
+    /// Returns whether an event about a name in the directory of `wd` is expected, for this change
+    /// or any: the events before it may be about a file that has lost the name through Folio.
+    pub(super) fn is_expected(
+        &self,
+        wd: i32,
+        name: &[u8],
+        change: Option<NameChange>,
+        now_ns: u64,
+    ) -> bool {
+        let expected = self.expected.lock();
+        let is_event = |event: &ExpectedEvent| {
+            event.wd == wd
+                && *event.name == *name
+                && change.is_none_or(|change| change == event.change)
+                && event.until_ns >= now_ns
+        };
+        expected.iter().any(is_event)
+    }
+
     /// Expects no event any more: some were lost.
     pub(super) fn clear_expected(&self) {
         self.expected.lock().clear();

@@ -105,7 +105,7 @@ impl HostInode {
         }
     }
 
-    fn add_to_children(&self, parent: &Self, name: &[u8]) {
+    pub(super) fn add_to_children(&self, parent: &Self, name: &[u8]) {
         if self.shared.inotify.is_some() {
             parent.children.lock().insert(name.into(), self.me.clone());
         }
@@ -115,6 +115,18 @@ impl HostInode {
     pub(super) fn child(&self, name: &[u8]) -> Option<Arc<Self>> {
         let child = self.children.lock().get(name).cloned();
         child.and_then(|child| child.upgrade())
+    }
+
+    /// Forgets that `name` in this directory referred to `child`, or to an inode that was evicted.
+    pub(super) fn forget_child(&self, name: &[u8], child: Option<&Self>) {
+        let mut children = self.children.lock();
+        let is_old = |known: &Weak<Self>| {
+            known.strong_count() == 0
+                || child.is_some_and(|child| std::ptr::eq(known.as_ptr(), child))
+        };
+        if children.get(name).is_some_and(is_old) {
+            children.remove(name);
+        }
     }
 
     /// Returns the known entries of this directory.

@@ -8,6 +8,7 @@
 //!   directory.rs      lookup, create, remove, rename        notifications.rs  inotify events
 //!   file.rs           pages and writes                      open_file.rs      host descriptors
 //!   revalidate.rs     is cached data still valid?           location.rs       path from the root
+//!                                                           events.rs         events of clients' watchers
 //!        v
 //!   inode.rs          one object per host inode; the state that a mount shares
 //!        v
@@ -50,6 +51,7 @@ mod data_state;
 mod descriptors;
 mod directory;
 mod directory_cache;
+mod events;
 mod file;
 mod host_calls;
 mod inode;
@@ -81,7 +83,7 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Weak};
 
 /// The type of proc in statfs(2) (linux/magic.h).
@@ -157,6 +159,7 @@ impl Hostfs {
             invalidations: AtomicU64::new(0),
             inotify,
             listeners: Mutex::default(),
+            wants_events: AtomicBool::new(false),
             warning,
         });
         shared.start_notifications()?;

@@ -23,6 +23,7 @@
 //!
 //! inotify does not report stores by mmap(2).
 
+use super::events::{HostEvent, MovesInBatch, NAME_EVENTS, read_batch};
 use super::host_calls;
 use super::inode::{HostInode, MountState, monotonic_ns};
 use super::inotify::{Expected, NameChange};
@@ -86,6 +87,9 @@ impl HostInode {
         if self.is_directory() {
             events |= WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::MOVE;
             events |= WatchFlags::ONLYDIR | WatchFlags::EXCL_UNLINK;
+            if self.shared.wants_events.load(Ordering::Relaxed) {
+                events |= WatchFlags::CLOSE_WRITE;
+            }
         }
         if !inotify.watch(&self.watch, self.me.clone(), fd, events, now_ns) {
             self.shared.warn(NO_WATCHES);
@@ -250,12 +254,14 @@ impl MountState {
     pub(super) fn listen(&self, listener: Weak<dyn ChangeListener>) -> bool {
         let is_notified = self.inotify.is_some();
         if is_notified {
+            let wants_events = listener.upgrade().is_some_and(|l| l.wants_events());
+            self.wants_events.fetch_or(wants_events, Ordering::Relaxed);
             self.listeners.lock().push(listener);
         }
         is_notified
     }
 
-    fn notify(&self, change: Change<'_>) {
+    pub(super) fn notify(&self, change: Change<'_>) {
         self.current_listeners().iter().for_each(|listener| {
             // The panic hook has reported a panic; this thread serves other listeners too.
             let _ = catch_panic("a change listener", || {
@@ -306,8 +312,23 @@ impl MountState {
         self.invalidate_everything();
     }
 
+    /// Handles the events of one read.
+    fn handle_batch(&self, batch: &[HostEvent]) {
+        let mut moves = MovesInBatch::default();
+        for (index, event) in batch.iter().enumerate() {
+            let later = batch.get(index + 1..).unwrap_or_default();
+            let noted = self.note_event(event);
+            self.handle_event(event);
+            if let Some(noted) = noted {
+                moves.report(self, event, noted, later);
+            }
+        }
+    }
+
     /// Handles one event.
-    fn handle_event(&self, wd: i32, events: ReadFlags, name: Option<&[u8]>) {
+    fn handle_event(&self, event: &HostEvent) {
+        let (wd, events) = (event.wd, event.events);
+        let name = event.name.as_deref();
         self.invalidations.fetch_add(1, Ordering::SeqCst);
         let Some(inotify) = &self.inotify else { return };
         if events.contains(ReadFlags::QUEUE_OVERFLOW) {
@@ -331,12 +352,7 @@ impl MountState {
             }
             return inode.handle_inode_event(is_data);
         };
-        for (event, change) in [
-            (ReadFlags::CREATE, NameChange::Created),
-            (ReadFlags::DELETE, NameChange::Removed),
-            (ReadFlags::MOVED_FROM, NameChange::MovedFrom),
-            (ReadFlags::MOVED_TO, NameChange::MovedTo),
-        ] {
+        for (event, change) in NAME_EVENTS {
             if events.contains(event) {
                 let expected = inotify.take_expected(wd, name, change, monotonic_ns());
                 inode.handle_name_event(name, change, expected.as_ref());
@@ -354,9 +370,11 @@ impl MountState {
 fn read_events(fd: &OwnedFd, is_stopping: &AtomicBool, shared: &Weak<MountState>) {
     let mut buf = vec![MaybeUninit::uninit(); EVENTS_BYTES];
     let mut reader = Reader::new(fd, &mut buf);
+    let mut batch = Vec::new();
     loop {
-        let event = match reader.next() {
-            Ok(event) => event,
+        batch.clear();
+        match read_batch(&mut reader, fd, &mut batch) {
+            Ok(()) => {}
             Err(Errno::INTR) => continue,
             Err(_) => {
                 if let Some(shared) = shared.upgrade() {
@@ -364,17 +382,13 @@ fn read_events(fd: &OwnedFd, is_stopping: &AtomicBool, shared: &Weak<MountState>
                 }
                 return;
             }
-        };
+        }
         let Some(shared) = shared
             .upgrade()
             .filter(|_| !is_stopping.load(Ordering::SeqCst))
         else {
             return;
         };
-        shared.handle_event(
-            event.wd(),
-            event.events(),
-            event.file_name().map(std::ffi::CStr::to_bytes),
-        );
+        shared.handle_batch(&batch);
     }
 }

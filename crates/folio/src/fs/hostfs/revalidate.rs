@@ -249,7 +249,9 @@ impl HostInode {
 
     /// Notes that the inode was created through Folio: the first notifications are about that.
     pub(super) fn note_own(&self) {
-        self.data_state.lock().own_until_ns = monotonic_ns().saturating_add(OWN_NS);
+        let mut state = self.data_state.lock();
+        state.own_until_ns = monotonic_ns().saturating_add(OWN_NS);
+        state.own_stamp = Some(state.stamp);
     }
 
     /// Returns whether a notification that just arrived is about a change through Folio: one is in
@@ -319,6 +321,7 @@ impl OwnChange<'_> {
         let question = inode.ask();
         let status = inode.status()?;
         let mut state = inode.data_state.lock();
+        state.own_stamp = Some(status.stamp);
         let now_ns = monotonic_ns();
         // Another thread may have applied a later answer, and dropped pages.
         if question.ticket > state.ticket {

@@ -1,0 +1,136 @@
+//! The call in progress of the thread that raises events, and what the server answers to it.
+
+use super::places::DirectoryPlaces;
+use folio::vfs::FileType;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// Bit 63 marks node ids of placeholders. No inode of the host has one of the highest ids, as
+/// numbers with this bit are given one after the other.
+const PLACEHOLDER: u64 = 0xffff << 48;
+/// The place of the type in the id of a placeholder.
+const TYPE_SHIFT: u32 = 40;
+
+/// The types in ids of placeholders.
+const TYPES: [FileType; 7] = [
+    FileType::Regular,
+    FileType::Directory,
+    FileType::Symlink,
+    FileType::Fifo,
+    FileType::Socket,
+    FileType::CharacterDevice,
+    FileType::BlockDevice,
+];
+
+/// What a name refers to, as the kernel is to see it during a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RaisedTarget {
+    Absent,
+    /// The inode that the name referred to before the event.
+    Old(FileType, Option<u64>),
+    /// An inode that has lost the name; absent if the client has forgotten it.
+    Replaced(u64),
+    /// The inode that the host has at the name, if it is of this type.
+    Current(FileType),
+}
+
+/// A name that a call looks up.
+#[derive(Debug)]
+pub(crate) struct RaisedName {
+    pub(crate) parent: u64,
+    pub(crate) name: Box<[u8]>,
+    pub(crate) target: RaisedTarget,
+}
+
+/// The names that a call looks up.
+pub(crate) type RaisedCall = Vec<RaisedName>;
+
+/// State that the thread and the server share.
+pub(crate) struct EventCalls {
+    pub(crate) places: DirectoryPlaces,
+    /// The id of the thread, as its requests have it; 0 until it is checked.
+    thread: AtomicU32,
+    /// A name in the root that exists for the thread alone: a directory without watchers, for the
+    /// other side of a move into the mount or out of it.
+    outside_name: Box<[u8]>,
+    has_call: AtomicBool,
+    call: Mutex<RaisedCall>,
+    next_placeholder: AtomicU64,
+}
+
+impl EventCalls {
+    pub(crate) fn new() -> Self {
+        let mut bytes = [0; 8];
+        // Without randomness the name may exist in the directory, whose own is then not seen.
+        let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+        let name = format!(".folio-outside-{:016x}", u64::from_le_bytes(bytes));
+        Self {
+            places: DirectoryPlaces::default(),
+            thread: AtomicU32::new(0),
+            outside_name: name.into_bytes().into(),
+            has_call: AtomicBool::new(false),
+            call: Mutex::default(),
+            next_placeholder: AtomicU64::new(1),
+        }
+    }
+
+    pub(crate) fn set_thread(&self, thread: u32) {
+        self.thread.store(thread, Ordering::Release);
+    }
+
+    /// Returns whether a request with this `pid` is the thread's.
+    pub(crate) fn is_thread(&self, pid: u32) -> bool {
+        pid != 0 && self.thread.load(Ordering::Acquire) == pid
+    }
+
+    pub(crate) fn outside_name(&self) -> &[u8] {
+        &self.outside_name
+    }
+
+    /// Begins a call that looks up these names.
+    pub(crate) fn begin(&self, call: RaisedCall) {
+        *self.call.lock() = call;
+        self.has_call.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn end(&self) {
+        self.has_call.store(false, Ordering::Release);
+        self.call.lock().clear();
+    }
+
+    /// Returns what a name refers to in the call in progress, if the call looks it up.
+    pub(crate) fn target(&self, parent: u64, name: &[u8]) -> Option<RaisedTarget> {
+        if !self.has_call.load(Ordering::Acquire) {
+            return None;
+        }
+        let call = self.call.lock();
+        let found = call
+            .iter()
+            .find(|raised| raised.parent == parent && *raised.name == *name);
+        found.map(|raised| raised.target)
+    }
+
+    /// Returns a new node id for a file that does not exist on the host.
+    pub(crate) fn placeholder(&self, file_type: FileType) -> u64 {
+        let kind = TYPES
+            .iter()
+            .position(|kind| *kind == file_type)
+            .unwrap_or(0) as u64;
+        let number = self.next_placeholder.fetch_add(1, Ordering::Relaxed);
+        PLACEHOLDER | kind << TYPE_SHIFT | number & ((1 << TYPE_SHIFT) - 1)
+    }
+
+    /// Returns the node id of the directory called [`EventCalls::outside_name`].
+    pub(crate) fn outside() -> u64 {
+        PLACEHOLDER | 1 << TYPE_SHIFT
+    }
+}
+
+/// Returns the type of a placeholder; `None` for another node.
+pub(crate) fn placeholder_type(node: u64) -> Option<FileType> {
+    let kind = (node & !PLACEHOLDER) >> TYPE_SHIFT;
+    TYPES
+        .get(kind as usize)
+        .filter(|_| node & PLACEHOLDER == PLACEHOLDER)
+        .copied()
+}

@@ -1,0 +1,29 @@
+//! Events of external changes, raised for the watchers of a mount: one thread makes the system
+//! calls of which the kernel informs watchers, and the server answers their requests without the
+//! host.
+//!
+//! ```text
+//!   changes/EventInbox ---> mount/event_thread.rs   mknod, unlink, rename, utimensat, close
+//!                                 |    ^
+//!          call.rs  RaisedCall    v    | kernel: inotify, fanotify
+//!                              server/raised.rs     answers the requests of that thread
+//!                                 |
+//!                              places.rs            where the kernel has its directories
+//! ```
+//!
+//! Neighbors: `server/` and `mount/` above; the change queue and the node table below.
+//!
+//! Locks: the call, the places; one at a time, and none during a system call.
+//!
+//! Invariants:
+//! - E1: the thread is recognized by the `pid` of its requests, which it checks before its first
+//!   call: no call of it reaches the host.
+//! - E2: it serves no request, and no request waits for it. The kernel holds the lock of a
+//!   directory during its calls, which the threads of the server answer.
+//! - E3: an answer that differs from the host's state is valid for no time.
+
+mod call;
+mod places;
+
+pub(crate) use call::{EventCalls, RaisedCall, RaisedName, RaisedTarget, placeholder_type};
+pub(crate) use places::Place;
