@@ -22,6 +22,8 @@ impl ChangeListener for Notes {
             Change::Name(directory, name) => {
                 format!("name {directory} {}", String::from_utf8_lossy(name))
             }
+            // Not asked for.
+            Change::Event(event) => format!("{event:?}"),
             Change::Everything => "everything".to_owned(),
         };
         self.0.lock().unwrap().push(note);

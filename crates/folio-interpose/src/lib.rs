@@ -241,6 +241,39 @@ mod tests {
     }
 
     #[test]
+    fn calls_before_a_close_by_another_thread_are_recorded_before() {
+        let script = "import os, threading\n\
+                      fd = os.dup(1)\n\
+                      run = lambda: [os.write(fd, b'x') for _ in range(1000)]\n\
+                      one = threading.Thread(target=run)\n\
+                      one.start()\n\
+                      one.join()\n\
+                      os.close(fd)";
+        let preload = Preload::create().unwrap();
+        let mut ring = Ring::create().unwrap();
+        let mut command = Command::new("python3");
+        command.args(["-c", script]).stdout(Stdio::null());
+        preload.apply(&ring, &mut command);
+        if command.status().is_err() {
+            return eprintln!("skipped: no python3");
+        }
+        // dup(2) of Python is a command of fcntl(2).
+        let mut open = std::collections::HashSet::new();
+        let mut writes = 0;
+        while let Some(record) = ring.take() {
+            match Op::ALL[usize::from(record.op)] {
+                Op::Duplicate | Op::Control => drop(open.insert(record.result as i32)),
+                Op::Close => drop(open.remove(&record.fd)),
+                Op::Write if open.contains(&record.fd) => {
+                    writes += 1 + u64::from(record.more_calls);
+                }
+                _ => {}
+            }
+        }
+        assert_eq!(writes, 1000);
+    }
+
+    #[test]
     fn omissions_are_those_of_one_device() {
         if Command::new("python3").arg("--version").output().is_err() {
             return eprintln!("skipped: no python3");

@@ -1,7 +1,8 @@
 //! Loops of tiny reads and writes: after their first calls, one record sums up many.
 //!
 //! A loop of a million calls then fills no ring, and costs its reader nothing. The calls of a
-//! thread are joined until it does something else that has a record; only it changes them.
+//! thread are joined until it does something else that has a record, or another thread closes or
+//! syncs the descriptor.
 
 use crate::calls::Op;
 use crate::layout::Record;
@@ -13,6 +14,20 @@ const SINGLE: u32 = 16;
 const LOOPS: usize = 4;
 /// Nanoseconds after which joined calls are due.
 const DUE_NS: u64 = 10_000_000;
+
+/// A bit for each descriptor, by its last six bits: calls on it may be joined in some thread.
+static JOINED: AtomicU64 = AtomicU64::new(0);
+
+fn bit_of(fd: i32) -> u64 {
+    1 << (fd as u32 % u64::BITS)
+}
+
+/// Returns whether calls on a descriptor may be joined in some thread, and forgets it: the caller
+/// records the calls of all threads.
+pub(crate) fn may_have_joined(fd: i32) -> bool {
+    let bit = bit_of(fd);
+    JOINED.load(Ordering::Relaxed) & bit != 0 && JOINED.swap(0, Ordering::Relaxed) & bit != 0
+}
 
 /// Calls of one operation on one descriptor.
 struct Loop {
@@ -67,6 +82,9 @@ impl Loops {
         for one in &self.loops {
             one.key.store(0, Ordering::Relaxed);
             one.joined.store(0, Ordering::Relaxed);
+            one.wall_ns.store(0, Ordering::Relaxed);
+            one.size_bytes.store(0, Ordering::Relaxed);
+            one.moved_bytes.store(0, Ordering::Relaxed);
         }
     }
 
@@ -85,17 +103,19 @@ impl Loops {
             add(&own.seen, 1);
             return false;
         }
+        // Another thread may take them meanwhile: the number comes last, as it takes nothing without.
+        own.size_bytes.fetch_max(call.size_bytes, Ordering::Relaxed);
+        own.wall_ns.fetch_add(call.wall_ns, Ordering::Relaxed);
+        own.moved_bytes
+            .fetch_add(call.moved_bytes, Ordering::Relaxed);
         if own.joined.load(Ordering::Relaxed) == 0 {
             own.start_ns.store(call.start_ns, Ordering::Relaxed);
-            own.wall_ns.store(0, Ordering::Relaxed);
-            own.size_bytes.store(0, Ordering::Relaxed);
-            own.moved_bytes.store(0, Ordering::Relaxed);
         }
-        let size = own.size_bytes.load(Ordering::Relaxed).max(call.size_bytes);
-        own.size_bytes.store(size, Ordering::Relaxed);
-        add_long(&own.wall_ns, call.wall_ns);
-        add_long(&own.moved_bytes, call.moved_bytes);
-        add(&own.joined, 1);
+        own.joined.fetch_add(1, Ordering::Relaxed);
+        let bit = bit_of(call.fd);
+        if JOINED.load(Ordering::Relaxed) & bit == 0 {
+            JOINED.fetch_or(bit, Ordering::Relaxed);
+        }
         true
     }
 
@@ -124,17 +144,22 @@ impl Loops {
     /// Passes on a record for the joined calls of each loop, without process and thread.
     pub(crate) fn take(&self, mut write: impl FnMut(Record)) {
         for one in &self.loops {
-            let joined = one.joined.load(Ordering::Relaxed);
+            let key = one.key.load(Ordering::Relaxed);
+            if one.joined.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let wall_ns = one.wall_ns.swap(0, Ordering::Relaxed);
+            let moved_bytes = one.moved_bytes.swap(0, Ordering::Relaxed);
+            let size_bytes = one.size_bytes.swap(0, Ordering::Relaxed);
+            let joined = one.joined.swap(0, Ordering::Relaxed);
             if joined == 0 {
                 continue;
             }
-            one.joined.store(0, Ordering::Relaxed);
-            let key = one.key.load(Ordering::Relaxed);
             write(Record {
                 start_ns: one.start_ns.load(Ordering::Relaxed),
-                wall_ns: one.wall_ns.load(Ordering::Relaxed),
-                result: one.moved_bytes.load(Ordering::Relaxed) as i64,
-                detail: one.size_bytes.load(Ordering::Relaxed),
+                wall_ns,
+                result: moved_bytes as i64,
+                detail: size_bytes.max(1),
                 fd: key as u32 as i32,
                 other_fd: -1,
                 op: ((key >> 32) - 1) as u16,
@@ -147,13 +172,6 @@ impl Loops {
 
 /// Adds to a number that one thread changes: cheaper than an atomic addition.
 fn add(to: &AtomicU32, more: u32) {
-    to.store(
-        to.load(Ordering::Relaxed).wrapping_add(more),
-        Ordering::Relaxed,
-    );
-}
-
-fn add_long(to: &AtomicU64, more: u64) {
     to.store(
         to.load(Ordering::Relaxed).wrapping_add(more),
         Ordering::Relaxed,
@@ -210,6 +228,7 @@ mod tests {
         for fd in 1..100 {
             assert!(!loops.join(&call(fd, 0)), "{fd}");
         }
+        assert!(may_have_joined(0) && !may_have_joined(0), "once");
         assert!(
             loops.join(&call(0, 0)),
             "more loops than places, and its calls have no record yet"

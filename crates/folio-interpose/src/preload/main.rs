@@ -94,11 +94,8 @@ unsafe fn record(known: &AtomicUsize, name: &str, call: &Call, a: Arguments) -> 
         return 0;
     }
     let failure = failure_of(call);
-    if let Some(place) = omitted::sync_flags_at(name, call, &a) {
-        // SAFETY: the caller's promise; other flags have the same arguments.
-        let real = |a| unsafe { forward(known, name, failure, a) };
-        return omitted::open(place, a, real);
-    }
+    // Other flags have the same arguments.
+    let a = omitted::without_sync_flags(name, call, a);
     let Some(begun) = recorder::begin(call, &a) else {
         // SAFETY: the caller's promise.
         return unsafe { forward(known, name, failure, a) };

@@ -1,48 +1,71 @@
 //! Calls that a trial leaves out, on the files of one device: the header of the ring names both.
 
-use crate::calls::{Call, Detail, Op};
-use crate::layout::{OMITS_SYNC_FLAGS, OMITS_SYNCS, OMITTED_DEVICE};
+use crate::calls::{Call, Detail, Names, Op};
+use crate::layout::{OMITS_SYNC_FLAGS, OMITS_SYNCS, OMITTED_DEVICE, PATH_MAX, WORKING_DIRECTORY};
 use crate::{Arguments, ring, system};
 
 /// Flags of open(2) by which each write waits for the disk: O_SYNC and O_DSYNC.
 const SYNC_FLAGS: usize = 0o4_010_000;
-/// Flags of open(2) that a second open must not have: O_EXCL and O_TRUNC.
-const FIRST_OPEN_FLAGS: usize = 0o1200;
+/// O_CREAT.
+const CREATES: usize = 0o100;
 
 /// Returns whether a call waits for a file of that device to be on the disk: it is left out.
 #[inline]
 pub(crate) fn is_omitted(call: &Call, a: &Arguments) -> bool {
     matches!(call.op, Op::Sync | Op::SyncData)
         && ring::omitted() & OMITS_SYNCS != 0
-        && is_on_device(a[0] as i32)
+        && is_omitted_device(system::device_of(a[0] as i32))
 }
 
-/// Returns the place of the flags of an open that makes writes wait, if such flags are left out.
+/// Returns the arguments of an open without the flags that make writes wait, if a file of that
+/// device is opened and such flags are left out; else as they are.
 #[inline]
-pub(crate) fn sync_flags_at(name: &str, call: &Call, a: &Arguments) -> Option<usize> {
+pub(crate) fn without_sync_flags(name: &str, call: &Call, a: Arguments) -> Arguments {
     let Detail::Argument(place) = call.detail else {
-        return None;
+        return a;
     };
-    // The template of mkostemp(3) can be used once.
+    // The template of mkostemp(3) names no file yet.
     let is_open = call.op == Op::Open && !name.starts_with('m');
-    let is_sync = is_open && a[place] & SYNC_FLAGS != 0;
-    (is_sync && ring::omitted() & OMITS_SYNC_FLAGS != 0).then_some(place)
-}
-
-/// Opens a file without the flags at this place of its arguments, or with them if it turns out to
-/// be of another device.
-pub(crate) fn open(place: usize, mut a: Arguments, real: impl Fn(Arguments) -> usize) -> usize {
-    let flags = a[place];
-    a[place] = flags & !SYNC_FLAGS;
-    let fd = real(a);
-    if (fd as i32) < 0 || is_on_device(fd as i32) {
-        return fd;
+    if !is_open || a[place] & SYNC_FLAGS == 0 || ring::omitted() & OMITS_SYNC_FLAGS == 0 {
+        return a;
     }
-    system::close(fd as i32);
-    a[place] = flags & !FIRST_OPEN_FLAGS;
-    real(a)
+    // Before the open: to open a file, close it and open it again would end the locks that the
+    // process has on it.
+    if !is_omitted_device(device_to_open(call, &a, a[place] & CREATES != 0)) {
+        return a;
+    }
+    let mut without = a;
+    without[place] &= !SYNC_FLAGS;
+    without
 }
 
-fn is_on_device(fd: i32) -> bool {
-    system::device_of(fd) == Some(ring::omitted() & OMITTED_DEVICE)
+fn is_omitted_device(device: Option<u64>) -> bool {
+    device == Some(ring::omitted() & OMITTED_DEVICE)
+}
+
+/// The device of the file that an open names, or of the directory in which it creates the file.
+fn device_to_open(call: &Call, a: &Arguments, creates: bool) -> Option<u64> {
+    let (directory, path) = match call.names {
+        Names::Path(path) => (WORKING_DIRECTORY, a[path]),
+        Names::At(directory, path) => (a[directory] as i32, a[path]),
+        _ => return None,
+    };
+    match system::device_at(directory, path) {
+        Ok(device) => Some(device),
+        Err(system::ENOENT) if creates => {
+            let mut parent = [0; PATH_MAX];
+            let len = system::read_text(path, &mut parent);
+            // The name, and what is before it.
+            let name_at = parent[..len].iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
+            let end = if name_at == 0 { copy_dot(&mut parent) } else { name_at };
+            *parent.get_mut(end)? = 0;
+            system::device_at(directory, (&raw const parent) as usize).ok()
+        }
+        Err(_) => None,
+    }
+}
+
+fn copy_dot(path: &mut [u8]) -> usize {
+    path[0] = b'.';
+    1
 }

@@ -3,7 +3,7 @@
 use crate::calls::{Call, Names, Op, Returns};
 use crate::layout::{F_SETFD, INCLUDES_GAP, MEASURED, PATH_MAX, Record, WORKING_DIRECTORY};
 use crate::system::{self, Usage};
-use crate::loops::{Loops, TinyCall};
+use crate::loops::{self, Loops, TinyCall};
 use crate::{Arguments, forward, ring};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -229,6 +229,12 @@ pub(crate) fn end(begun: Begun, call: &Call, a: &Arguments, result: usize) {
         }
         // What was written before a file is closed, renamed or synced is recorded before.
         thread.write_loops();
+        if matches!(call.op, Op::Close | Op::Duplicate | Op::Sync | Op::SyncData)
+            && HAS_THREADS.load(Ordering::Relaxed)
+            && loops::may_have_joined(begun.fd)
+        {
+            write_all_loops();
+        }
     }
     let mut record = Record {
         start_ns: begun.start_ns,
@@ -334,9 +340,8 @@ pub(crate) fn place_of_unread(address: usize) -> u32 {
         return 0;
     }
     let mut bytes = [0_u8; PATH_MAX];
-    let count = system::read_memory(address, &mut bytes);
-    let len = bytes[..count].iter().position(|byte| *byte == 0);
-    len.map_or(0, |len| ring::path(&bytes[..len]))
+    let len = system::read_text(address, &mut bytes);
+    ring::path(&bytes[..len])
 }
 
 /// Writes a record of the process itself, with the thread's counters.
@@ -346,11 +351,7 @@ pub(crate) fn mark(op: Op, path: u32, second: u32, detail: u64) {
     };
     thread.write_loops();
     if matches!(op, Op::End | Op::Exec) && HAS_THREADS.load(Ordering::Relaxed) {
-        for other in &TABLE {
-            if other.pointer.load(Ordering::Relaxed) != 0 {
-                other.write_loops();
-            }
-        }
+        write_all_loops();
     }
     let now = system::now();
     let usage = system::usage();
@@ -378,21 +379,30 @@ pub(crate) fn mark(op: Op, path: u32, second: u32, detail: u64) {
     ring::push(&record);
 }
 
+/// Records the calls of all threads that were joined so far.
+fn write_all_loops() {
+    for thread in &TABLE {
+        if thread.pointer.load(Ordering::Relaxed) != 0 {
+            thread.write_loops();
+        }
+    }
+}
+
 /// Forgets the threads of the parent, in the child of fork(2).
 pub(crate) fn forked() {
     PID.store(system::pid(), Ordering::Relaxed);
+    let own = system::thread_pointer();
+    if HAS_THREADS.swap(false, Ordering::Relaxed) {
+        for entry in &TABLE {
+            let owner = entry.pointer.load(Ordering::Relaxed);
+            if owner != 0 && owner != own {
+                entry.pointer.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+    HAS_THREAD.store(false, Ordering::Relaxed);
     if let Some(thread) = Thread::current() {
         // It has a new id, and the joined calls are the parent's.
         thread.begin();
-    }
-    if !HAS_THREADS.swap(false, Ordering::Relaxed) {
-        return;
-    }
-    let own = system::thread_pointer();
-    for entry in &TABLE {
-        let owner = entry.pointer.load(Ordering::Relaxed);
-        if owner != 0 && owner != own {
-            entry.pointer.store(0, Ordering::Relaxed);
-        }
     }
 }

@@ -8,6 +8,7 @@ mod numbers {
     pub(crate) const READ: usize = 0;
     pub(crate) const CLOSE: usize = 3;
     pub(crate) const FSTAT: usize = 5;
+    pub(crate) const NEWFSTATAT: usize = 262;
     pub(crate) const MMAP: usize = 9;
     pub(crate) const GETPID: usize = 39;
     pub(crate) const EXIT_GROUP: usize = 231;
@@ -26,6 +27,7 @@ mod numbers {
     pub(crate) const READ: usize = 63;
     pub(crate) const CLOSE: usize = 57;
     pub(crate) const FSTAT: usize = 80;
+    pub(crate) const NEWFSTATAT: usize = 79;
     pub(crate) const MMAP: usize = 222;
     pub(crate) const GETPID: usize = 172;
     pub(crate) const EXIT_GROUP: usize = 94;
@@ -119,6 +121,7 @@ unsafe extern "C" {
     fn __errno_location() -> *mut i32;
 }
 
+pub(crate) const ENOENT: i32 = 2;
 pub(crate) const EFAULT: i32 = 14;
 pub(crate) const EINVAL: i32 = 22;
 pub(crate) const ENOSYS: i32 = 38;
@@ -156,10 +159,20 @@ pub(crate) fn device_of(fd: i32) -> Option<u64> {
     (result == 0).then_some(words[0])
 }
 
-/// Closes a descriptor.
-pub(crate) fn close(fd: i32) {
-    // SAFETY: the caller has opened it.
-    unsafe { call(CLOSE, [fd as usize, 0, 0, 0, 0, 0]) };
+/// The device of the file at a path that the kernel may find unreadable, or an error number.
+pub(crate) fn device_at(directory: i32, path: usize) -> Result<u64, i32> {
+    // As for `device_of`.
+    let mut words = [0_u64; 18];
+    let at = (&raw mut words) as usize;
+    // SAFETY: the buffer has this size; the kernel checks the address of the path.
+    let result = unsafe { call(NEWFSTATAT, [directory as usize, path, at, 0, 0, 0]) };
+    if result < 0 { Err(-result as i32) } else { Ok(words[0]) }
+}
+
+/// Copies a C string that need not be readable; returns its length, at most that of the buffer.
+pub(crate) fn read_text(address: usize, into: &mut [u8]) -> usize {
+    let count = read_memory(address, into);
+    into[..count].iter().position(|byte| *byte == 0).unwrap_or(count)
 }
 
 /// CLOCK_MONOTONIC in nanoseconds; the C library reads it without a system call.

@@ -136,7 +136,7 @@ impl<S: Subject> Search<'_, S> {
 
     /// Measures without a limit, until the cache no longer grows.
     fn warm_up(&mut self) -> io::Result<Option<Point>> {
-        let end = self.subject.now() + WARM_UP * self.seconds;
+        let end = (self.subject.now() + WARM_UP * self.seconds).min(self.seconds);
         loop {
             let Some(before) = self.subject.memory()? else {
                 return Ok(None);
