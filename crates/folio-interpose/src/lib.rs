@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_before_a_close_by_another_thread_are_recorded_before() {
+    fn calls_before_a_close_by_another_thread_count() {
         let script = "import os, threading\n\
                       fd = os.dup(1)\n\
                       run = lambda: [os.write(fd, b'x') for _ in range(1000)]\n\
