@@ -103,7 +103,7 @@ impl Loops {
             add(&own.seen, 1);
             return false;
         }
-        // Another thread may take them meanwhile: without the number, which comes last, it does not.
+        // Another thread may take them meanwhile: not without the number, which comes last.
         own.size_bytes.fetch_max(call.size_bytes, Ordering::Relaxed);
         own.wall_ns.fetch_add(call.wall_ns, Ordering::Relaxed);
         own.moved_bytes
