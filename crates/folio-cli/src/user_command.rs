@@ -50,8 +50,7 @@ impl Running {
             .args(["-c", command])
             .stdin(Stdio::null())
             .stdout(stdout)
-            .stderr(stderr)
-            .process_group(0);
+            .stderr(stderr);
         if let Some(mount) = places.mount {
             shell.env("MNT", mount);
         }
@@ -59,7 +58,12 @@ impl Running {
             Some(acked) => shell.env("ACKED", acked),
             None => shell.env_remove("ACKED"),
         };
-        let child = shell.spawn()?;
+        Self::spawn(&mut shell)
+    }
+
+    /// Starts a program.
+    pub(crate) fn spawn(program: &mut Command) -> io::Result<Self> {
+        let child = program.process_group(0).spawn()?;
         let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         Ok(Self { child, group })
     }
@@ -162,6 +166,7 @@ pub(crate) fn check(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::BufRead;
 
     fn check_at_once(command: &str, limit_ms: u64) -> Finding {
         let places = Places {
@@ -189,12 +194,16 @@ mod tests {
 
     #[test]
     fn interrupt_kills_the_check_and_its_children() {
-        let places = Places {
-            mount: Some(Path::new("/")),
-            acked: None,
-        };
-        let limit = Duration::from_secs(100);
-        let found = check("sleep 100 & sleep 100", places, limit, &|| true).unwrap();
-        assert_eq!(found, Finding::Interrupted);
+        // The processes hold the write end of standard error, until they end.
+        let (mut errors, stderr) = io::pipe().unwrap();
+        let (output, stdout) = io::pipe().unwrap();
+        let command = "sleep 100 & echo started; sleep 100";
+        let places = Places::default();
+        let mut running = Running::start(command, places, stdout.into(), stderr.into()).unwrap();
+        let mut line = String::new();
+        io::BufReader::new(output).read_line(&mut line).unwrap();
+        let ended = running.wait(None, &|| true).unwrap();
+        assert!(matches!(ended, Ended::Interrupted));
+        assert_eq!(errors.read(&mut [0]).unwrap(), 0);
     }
 }

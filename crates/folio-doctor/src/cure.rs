@@ -6,15 +6,14 @@ use std::path::PathBuf;
 /// What a trial changes while it runs a command again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cure {
-    /// Syncs of files on this mount are left out, and these files are synced once at the end.
+    /// Syncs of files on this mount are left out.
     OmitSyncs {
         /// The mount.
         mount_point: PathBuf,
         /// Files that the command synced.
         files: Vec<PathBuf>,
     },
-    /// Files on this mount are opened without O_SYNC and O_DSYNC, and these files are synced once
-    /// at the end.
+    /// Files on this mount are opened without O_SYNC and O_DSYNC.
     OmitSyncFlags {
         /// The mount.
         mount_point: PathBuf,
@@ -39,6 +38,8 @@ pub enum Cure {
     },
     /// These files are in memory, instead of on the disk alone.
     Warm {
+        /// The mount.
+        mount_point: PathBuf,
         /// Files that the command reads.
         files: Vec<PathBuf>,
     },

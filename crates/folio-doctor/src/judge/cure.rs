@@ -18,10 +18,13 @@ pub(super) fn of(check: &Check, cost: &Cost, workload: &Workload) -> Cure {
     let files = cost.files.clone();
     let is_traced = workload.recorder == Recorder::Ptrace;
     match check.cause {
-        "synchronous-writes" if own.has("sync") => Cure::Remount {
-            mount_point,
-            option: "async",
-            restored: "sync",
+        "synchronous-writes" if own.has("sync") => match own.fs_type.as_str() {
+            "ext2" | "ext3" | "ext4" | "xfs" | "btrfs" => Cure::Remount {
+                mount_point,
+                option: "async",
+                restored: "sync",
+            },
+            _ => Cure::Unavailable("a remount of this file system may change more than one option"),
         },
         "fsync-waits" | "synchronous-writes" if is_traced => {
             Cure::Unavailable("a traced command has no preloaded library that leaves out its syncs")
@@ -58,7 +61,7 @@ pub(super) fn of(check: &Check, cost: &Cost, workload: &Workload) -> Cure {
         "cold" if files.is_empty() => {
             Cure::Unavailable("the pages are those of mapped files, whose names are not known")
         }
-        "cold" => Cure::Warm { files },
+        "cold" => Cure::Warm { mount_point, files },
         "evicted" => Cure::Unavailable("locked pages take memory that other programs need"),
         "lock-waits" => Cure::Unavailable("another process holds the lock"),
         _ => Cure::Unavailable("no setting is known to be its cause"),

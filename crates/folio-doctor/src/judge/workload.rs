@@ -348,11 +348,17 @@ fn judge_tiny(workload: &Workload) -> Option<(u64, Check)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cure::Cure;
     use crate::finding::Verdict;
     use crate::workload::{MountedOn, Recorder, Timeline};
 
     /// The finding on this many writes with O_SYNC, which take half of the time.
     fn finding_on(calls: u64, last_sync_ns: Option<u64>) -> Check {
+        finding_in(FileSystem::default(), calls, last_sync_ns)
+    }
+
+    /// As `finding_on`, in this file system.
+    fn finding_in(file_system: FileSystem, calls: u64, last_sync_ns: Option<u64>) -> Check {
         let cost = Cost {
             part: Part::SyncWrites,
             mount: 0,
@@ -367,7 +373,7 @@ mod tests {
             example: None,
         };
         let mount = MountedOn {
-            file_system: FileSystem::default(),
+            file_system,
             has_files: true,
         };
         let workload = Workload {
@@ -394,6 +400,25 @@ mod tests {
         let verdict_on = |calls| finding_on(calls, None).verdict;
         assert_eq!(verdict_on(CALLS_MIN), Verdict::Fault);
         assert_eq!(verdict_on(CALLS_MIN - 1), Verdict::Note);
+    }
+
+    #[test]
+    fn sync_option_is_changed_on_known_file_systems() {
+        let is_remounted = |fs_type: &str| {
+            let file_system = FileSystem {
+                fs_type: fs_type.to_owned(),
+                options: vec!["rw".to_owned(), "sync".to_owned()],
+                ..FileSystem::default()
+            };
+            let cure = finding_in(file_system, 100, None).cure;
+            matches!(cure, Some(Cure::Remount { .. }))
+        };
+        assert!(
+            ["ext2", "ext4", "xfs", "btrfs"]
+                .into_iter()
+                .all(is_remounted)
+        );
+        assert!(!["f2fs", "vfat", "nfs4"].into_iter().any(is_remounted));
     }
 
     #[test]

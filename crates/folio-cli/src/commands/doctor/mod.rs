@@ -55,9 +55,9 @@ children that run already.
 
 With --try, the command runs again: for each finding at least three times without its cure and three times with it, in
 turns, each time after --setup. Its output is dropped then, and its input is empty. What the cure saves is printed beside
-the prediction, with the risk that was taken. Syncs are left out by the preloaded library, and each file is synced at the
-end; options of a mount are set and restored, also if the command is killed (root); a server is asked through a private
-mount by folio (root); cold files are warmed. Cures inside a program are not tried.
+the prediction, with the risk that was taken. Syncs are left out by the preloaded library, and all runs are timed until
+the file system is synced; options of a mount are set and restored, also if the command is killed (root); a server is
+asked through a private mount by folio (root); cold files are warmed. Cures inside a program are not tried.
 
 Exit codes: 0 no fault, 1 faults, 2 usage error, 3 a path could not be examined, the command could not be run,
 or the page of --html could not be written.";
@@ -197,6 +197,9 @@ impl ProbeTarget {
 /// Runs the command.
 pub(crate) fn run(doctor: &Doctor, session: &Session) -> Outcome {
     if let Some(request) = trial::remount::requested() {
+        return request.run();
+    }
+    if let Some(request) = trial::cached_mount::requested() {
         return request.run();
     }
     session.refuse_options()?;

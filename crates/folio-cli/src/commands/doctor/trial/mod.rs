@@ -10,8 +10,10 @@
 //! 1. What a cure changes is as before after the trial, also after Ctrl-C, a panic or a kill.
 //! 2. Both runs of a pair are prepared alike: `--setup`, then the file system's dirty pages are
 //!    written.
+//! 3. Where the cure leaves out syncs, both runs of a pair are timed until the file system's dirty
+//!    pages are written: by invariant 2 these are pages of the run.
 
-mod cached_mount;
+pub(super) mod cached_mount;
 pub(super) mod remount;
 
 use super::workload::WorkloadReport;
@@ -22,7 +24,7 @@ use cached_mount::CachedMount;
 use folio_doctor::{
     Check, CommandOutput, Cure, Omission, Recorder, RunOptions, Trial, reason, run_workload,
 };
-use folio_pagecache::{Order, Progress, Scan, Warm, drop_files};
+use folio_pagecache::{Dropped, Order, Progress, Scan, Warm, drop_files};
 use remount::Remounter;
 use serde_json::Value;
 use std::ffi::OsString;
@@ -51,7 +53,7 @@ pub(super) struct Trials<'a> {
 
 /// A cure that is ready to be applied.
 enum Applier {
-    Omission(Omission, Vec<PathBuf>),
+    Omission(Omission),
     Remount(Remounter),
     Mount {
         source: PathBuf,
@@ -90,10 +92,8 @@ impl Trials<'_> {
                     }
                 }
                 _ => {
-                    let place = check.numbers.get("mount_point").and_then(Value::as_str);
-                    let predicted_s: f64 =
-                        all.iter().filter(has_same).map(|(_, saves)| saves).sum();
-                    self.trial(cure, Path::new(place.unwrap_or(".")), predicted_s)
+                    let same = all.iter().filter(has_same);
+                    self.trial(cure, same.map(|(_, saves)| saves).sum())
                 }
             };
             self.session.check_interrupt()?;
@@ -102,9 +102,9 @@ impl Trials<'_> {
         Ok(())
     }
 
-    fn trial(&self, cure: &Cure, place: &Path, predicted_s: f64) -> Trial {
+    fn trial(&self, cure: &Cure, predicted_s: f64) -> Trial {
         let measured = Applier::of(cure).and_then(|applier| {
-            let (applied, risk) = words(cure);
+            let (applied, risk, place) = words(cure);
             // Mounts of a thread of its own are seen by the commands that it starts.
             let times = std::thread::scope(|scope| {
                 let pairs = scope.spawn(|| self.pairs(&applier, place));
@@ -139,9 +139,13 @@ impl Trials<'_> {
                     self.cured(applier)?
                 } else {
                     if let Applier::Warm(files) = applier {
-                        drop_files(&Scan::default(), files, true, &AtomicU64::new(0));
+                        chill(files)?;
                     }
                     self.once(None)?
+                };
+                let seconds = match applier {
+                    Applier::Omission(_) => seconds + synced_s(place)?,
+                    _ => seconds,
                 };
                 let all = if is_cured {
                     &mut times.cured_s
@@ -157,10 +161,7 @@ impl Trials<'_> {
     /// Runs the command with the cure; returns its seconds.
     fn cured(&self, applier: &Applier) -> Result<f64, String> {
         match applier {
-            Applier::Omission(omission, files) => {
-                let seconds = self.once(Some(*omission))?;
-                Ok(seconds + sync(files)?)
-            }
+            Applier::Omission(omission) => self.once(Some(*omission)),
             Applier::Remount(remounter) => {
                 remounter.apply()?;
                 let seconds = self.once(None);
@@ -171,13 +172,13 @@ impl Trials<'_> {
                 source,
                 mount_point,
             } => {
-                let mount = CachedMount::new(source, mount_point)?;
+                let mount = CachedMount::new(source, mount_point, self.session)?;
                 let seconds = self.once(None);
                 mount.end()?;
                 seconds
             }
             Applier::Warm(files) => {
-                warm(files);
+                warm(files)?;
                 self.once(None)
             }
         }
@@ -199,9 +200,7 @@ impl Trials<'_> {
                 Ended::Exited(_) | Ended::OutOfTime | Ended::Interrupted => {}
             }
         }
-        let folder = File::open(place)
-            .map_err(|error| format!("{}: {}", place.display(), reason(&error)))?;
-        rustix::fs::syncfs(&folder).map_err(|errno| format!("{}: syncfs: {errno}", place.display()))
+        synced_s(place).map(drop)
     }
 
     /// Runs the command; returns its seconds.
@@ -233,19 +232,13 @@ impl Trials<'_> {
 
 impl Applier {
     fn of(cure: &Cure) -> Result<Self, String> {
-        let device = |mount_point: &Path| {
-            let found = std::fs::metadata(mount_point);
-            let found =
-                found.map_err(|error| format!("{}: {}", mount_point.display(), reason(&error)));
-            found.map(|found| found.dev())
-        };
         Ok(match cure {
             Cure::Unavailable(reason) => return Err((*reason).to_owned()),
             Cure::OmitSyncs { mount_point, files } => {
-                Self::Omission(Omission::Syncs(device(mount_point)?), files.clone())
+                Self::Omission(Omission::Syncs(device(mount_point, files)?))
             }
             Cure::OmitSyncFlags { mount_point, files } => {
-                Self::Omission(Omission::SyncFlags(device(mount_point)?), files.clone())
+                Self::Omission(Omission::SyncFlags(device(mount_point, files)?))
             }
             Cure::Remount { .. } | Cure::CacheAttributes { .. }
                 if !rustix::process::geteuid().is_root() =>
@@ -264,27 +257,51 @@ impl Applier {
                 source: source.clone(),
                 mount_point: mount_point.clone(),
             },
-            Cure::Warm { files } => Self::Warm(files.clone()),
+            Cure::Warm { files, .. } => Self::Warm(files.clone()),
         })
     }
 }
 
-/// How a cure is applied, and the risk.
-fn words(cure: &Cure) -> (String, &'static str) {
+/// Returns the device number of files on a mount. The preloaded library finds them by it.
+fn device(mount_point: &Path, files: &[PathBuf]) -> Result<u64, String> {
+    let found = mount_point
+        .metadata()
+        .map_err(|error| format!("{}: {}", mount_point.display(), reason(&error)))?;
+    for path in files {
+        // Of a file that does not exist any more, its folder.
+        let mut places = path.ancestors();
+        let file = places.find_map(|place| place.symlink_metadata().ok());
+        if file.is_some_and(|file| file.dev() != found.dev()) {
+            return Err(format!(
+                "{} has another device number than {}, by which its syncs are found: a subvolume \
+                 or an overlay",
+                path.display(),
+                mount_point.display()
+            ));
+        }
+    }
+    Ok(found.dev())
+}
+
+/// How a cure is applied, the risk, and the mount.
+fn words(cure: &Cure) -> (String, &'static str, &Path) {
+    const SYNCED: &str = "both runs were timed until its file system was synced";
     match cure {
         Cure::OmitSyncs { mount_point, .. } => (
             format!(
-                "the syncs of files on {} were left out, and each file was synced once at the end",
+                "the syncs of files on {} were left out; {SYNCED}",
                 mount_point.display()
             ),
             LOSS,
+            mount_point,
         ),
         Cure::OmitSyncFlags { mount_point, .. } => (
             format!(
-                "O_SYNC and O_DSYNC of files on {} were left out, and each file was synced once at the end",
+                "O_SYNC and O_DSYNC of files on {} were left out; {SYNCED}",
                 mount_point.display()
             ),
             LOSS,
+            mount_point,
         ),
         Cure::Remount {
             mount_point,
@@ -296,6 +313,7 @@ fn words(cure: &Cure) -> (String, &'static str) {
                 mount_point.display()
             ),
             "a power cut meanwhile could have lost what any program wrote there",
+            mount_point,
         ),
         Cure::CacheAttributes {
             mount_point,
@@ -307,39 +325,63 @@ fn words(cure: &Cure) -> (String, &'static str) {
                 mount_point.display()
             ),
             "the command saw changes of the server up to 1 s late",
+            mount_point,
         ),
-        Cure::Warm { .. } => (
+        Cure::Warm { mount_point, .. } => (
             "the files were in memory before each run, and only on the disk before each run without the cure"
                 .to_owned(),
             "none: the files were read",
+            mount_point,
         ),
-        Cure::Unavailable(_) => (String::new(), ""),
+        Cure::Unavailable(_) => (String::new(), "", Path::new("")),
     }
 }
 
-/// Syncs files that exist; returns the seconds.
-fn sync(files: &[PathBuf]) -> Result<f64, String> {
+/// Writes the dirty pages of the file system at `place`; returns the seconds.
+fn synced_s(place: &Path) -> Result<f64, String> {
     let start = Instant::now();
-    for path in files {
-        let is_synced = path
-            .symlink_metadata()
-            .is_ok_and(|found| found.is_file() || found.is_dir());
-        // Temporary files do not exist any more.
-        if let (true, Ok(file)) = (is_synced, File::open(path)) {
-            let synced = file.sync_all();
-            synced.map_err(|error| format!("{}: sync: {}", path.display(), reason(&error)))?;
-        }
-    }
+    let folder =
+        File::open(place).map_err(|error| format!("{}: {}", place.display(), reason(&error)))?;
+    rustix::fs::syncfs(&folder).map_err(|errno| format!("{}: syncfs: {errno}", place.display()))?;
     Ok(start.elapsed().as_secs_f64())
 }
 
-fn warm(files: &[PathBuf]) {
+/// Drops files from memory.
+fn chill(files: &[PathBuf]) -> Result<(), String> {
+    let dropped = drop_files(&Scan::default(), files, true, &AtomicU64::new(0));
+    if let Some((path, why)) = dropped.failures.first() {
+        return Err(format!("{}: {why}", path.display()));
+    }
+    // Without a report of the kernel, the drop is trusted.
+    let resident = |file: &&Dropped| {
+        let found = file.after.residency();
+        found.is_some_and(|found| found.resident_bytes > 0)
+    };
+    match dropped.found.iter().find(resident) {
+        Some(file) => Err(format!(
+            "{} remains in memory: a program has it mapped, or uses it",
+            file.after.path.display()
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Reads files into memory.
+fn warm(files: &[PathBuf]) -> Result<(), String> {
     let warm = Warm {
         order: Order::Auto,
         threads: 0,
         budget_bytes: u64::MAX,
     };
-    warm.run(&Scan::default().files(files).found, &Progress::default());
+    let files = Scan::default().files(files);
+    let warmed = warm.run(&files.found, &Progress::default());
+    if let Some((path, why)) = files.failures.iter().chain(&warmed.failures).next() {
+        return Err(format!("{}: {why}", path.display()));
+    }
+    if warmed.over_budget_bytes > 0 {
+        return Err("memory is too short for the files".to_owned());
+    }
+    Ok(())
 }
 
 /// The median.
@@ -351,5 +393,27 @@ fn middle(times: &[f64]) -> f64 {
         0 => 0.0,
         len if len % 2 == 1 => times[half],
         _ => f64::midpoint(times[half - 1], times[half]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_another_device_are_refused() {
+        let proc = Path::new("/proc");
+        let files = ["/proc/version", "/proc/removed/file"].map(PathBuf::from);
+        assert!(device(proc, &files).is_ok());
+        let error = device(Path::new("/"), &files[1..]).unwrap_err();
+        assert!(error.starts_with("/proc/removed/file has another device"));
+    }
+
+    #[test]
+    fn removed_file_is_neither_dropped_nor_warmed() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = [folder.path().join("removed")];
+        assert!(chill(&files).unwrap_err().contains("removed: "));
+        assert!(warm(&files).unwrap_err().contains("removed: "));
     }
 }

@@ -4,6 +4,7 @@
 //! however that ends.
 
 use crate::exit::{Failure, Outcome};
+use folio_doctor::shown_options;
 use rustix::fs::CWD;
 use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fsconfig_set_flag, fspick};
 use std::ffi::OsString;
@@ -111,29 +112,44 @@ pub(in super::super) fn requested() -> Option<Request> {
 impl Request {
     /// Sets options until the input ends, then restores the first one.
     pub(in super::super) fn run(&self) -> Outcome {
-        let mount_point = Path::new(&self.mount_point);
+        let before = shown_options(Path::new(&self.mount_point));
         let mut is_changed = false;
         let mut answers = io::stdout();
         for option in io::stdin().lines() {
             let Ok(option) = option else { break };
-            let answer = match set_option(mount_point, &option) {
+            let answer = match self.set(&option, &before) {
                 Ok(()) => {
                     is_changed = option != self.restored;
                     SET.to_owned()
                 }
-                Err(errno) => format!("{}: remount with {option}: {errno}", mount_point.display()),
+                Err(error) => error,
             };
             // Without a reader the input ends, too.
             let _ = writeln!(answers, "{answer}").and_then(|()| answers.flush());
         }
-        if !is_changed {
+        if is_changed && let Err(error) = self.set(&self.restored, &before) {
+            let (place, option) = (Path::new(&self.mount_point).display(), &self.restored);
+            return Err(Failure::new(format!(
+                "{error}; restore it by mount -o remount,{option} {place}"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Sets an option. Fails if the one that is restored leaves other options than `before`.
+    fn set(&self, option: &str, before: &[String]) -> Result<(), String> {
+        let mount_point = Path::new(&self.mount_point);
+        let place = mount_point.display();
+        set_option(mount_point, option)
+            .map_err(|errno| format!("{place}: remount with {option}: {errno}"))?;
+        let after = shown_options(mount_point);
+        if option != self.restored || after == before {
             return Ok(());
         }
-        set_option(mount_point, &self.restored).map_err(|errno| {
-            let (place, option) = (mount_point.display(), &self.restored);
-            let again = format!("restore it by mount -o remount,{option} {place}");
-            Failure::new(format!("{place}: remount with {option}: {errno}; {again}"))
-        })
+        let (after, before) = (after.join(","), before.join(","));
+        Err(format!(
+            "{place}: its options are {after} after the trial, not {before}"
+        ))
     }
 }
 
