@@ -59,6 +59,11 @@ impl DirectoryPlaces {
         }
     }
 
+    /// Returns whether the client has a directory in a place.
+    pub(crate) fn contains(&self, node: u64) -> bool {
+        self.0.lock().of.contains_key(&node)
+    }
+
     /// Notes that names have moved; `exchanges` if each became the other.
     pub(crate) fn note_move(&self, from: &Place, to: &Place, exchanges: bool) {
         let mut places = self.0.lock();
