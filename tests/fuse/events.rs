@@ -9,6 +9,7 @@ use crate::support::rounds::is_long;
 use crate::{Fixture, MountSource};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+use rustix::fs::{CWD, RenameFlags};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::Write;
@@ -456,6 +457,32 @@ fn removed_file_ends_its_own_watch() {
         .iter()
         .flat_map(|wd| expected.map(|event| (*wd, event)));
     assert_eq!(seen, expected.collect::<Vec<_>>());
+    tree.fixture.finish();
+}
+
+/// Two files that exchange their names keep their own watches.
+#[test]
+fn exchange_of_names_ends_no_watch() {
+    requires!(root, fuse);
+    let mut tree = WatchedTree::new("rw,push=inotify,events=on", 1);
+    let host = |tree: &WatchedTree, name: &str| tree.fixture.behind.join(name);
+    for name in ["one", "two"] {
+        fs::write(host(&tree, name), name).unwrap();
+    }
+    tree.settle();
+    let files = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).unwrap();
+    for name in ["one", "two"] {
+        inotify::add_watch(&files, tree.fixture.at(name), WatchFlags::DELETE_SELF).unwrap();
+    }
+    let names = ["one", "two"].map(|name| host(&tree, name));
+    rustix::fs::renameat_with(CWD, &names[0], CWD, &names[1], RenameFlags::EXCHANGE).unwrap();
+    tree.settle();
+    let mut buf = [MaybeUninit::uninit(); 4096];
+    let mut reader = Reader::new(&files, &mut buf);
+    let event = reader.next();
+    assert!(event.is_err(), "{event:?}");
+    assert_eq!(fs::read(tree.fixture.at("one")).unwrap(), b"two");
+    tree.assert_same_events();
     tree.fixture.finish();
 }
 

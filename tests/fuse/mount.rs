@@ -126,7 +126,13 @@ impl FuseMount {
 
 impl Drop for FuseMount {
     fn drop(&mut self) {
-        if let Ok(None) = self.server.try_wait() {
+        let is_running = matches!(self.server.try_wait(), Ok(None));
+        // A mount outlives a server that was killed.
+        let is_dead = || {
+            let found = std::fs::metadata(self.path());
+            found.is_err_and(|error| error.kind() == std::io::ErrorKind::NotConnected)
+        };
+        if is_running || is_dead() {
             // Detached now; the kernel aborts pending requests when the server ends.
             let _ = command("umount").arg("--lazy").arg(self.path()).status();
             let _ = self.server.kill();

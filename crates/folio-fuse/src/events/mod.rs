@@ -13,7 +13,8 @@
 //!
 //! Neighbors: `server/` and `mount/` above; the change queue and the node table below.
 //!
-//! Locks: the call, the places; one at a time, and none during a system call.
+//! Locks: the call, the places; one at a time, and none during a system call. A shard of the node
+//! table is locked below the places.
 //!
 //! Invariants:
 //! - E1: the thread is recognized by the `pid` of its requests, which it checks before its first

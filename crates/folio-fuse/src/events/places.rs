@@ -49,8 +49,19 @@ impl DirectoryPlaces {
         }
     }
 
-    pub(crate) fn remove(&self, node: u64) {
-        self.0.lock().remove(node);
+    /// Forgets the place of a directory unless the client has it again: its lookup may have been
+    /// answered since.
+    pub(crate) fn forget(&self, node: u64, is_known: impl FnOnce() -> bool) {
+        let mut places = self.0.lock();
+        // Under the lock: an entry is in the table of nodes before its place is set.
+        if !is_known() {
+            places.remove(node);
+        }
+    }
+
+    /// Returns whether the client has a directory in a place.
+    pub(crate) fn contains(&self, node: u64) -> bool {
+        self.0.lock().of.contains_key(&node)
     }
 
     /// Notes that names have moved; `exchanges` if each became the other.
@@ -124,7 +135,10 @@ mod tests {
         assert_eq!(names(7), None);
         places.set(9, at(ROOT, b"c"));
         assert_eq!((names(8), names(ROOT)), (None, Some(Vec::new())));
-        places.remove(9);
+        // The directory was looked up again before its last forget was handled.
+        places.forget(9, || true);
+        assert_eq!(names(9), Some(vec![(*b"c").into()]));
+        places.forget(9, || false);
         assert_eq!(names(9), None);
     }
 }

@@ -135,9 +135,15 @@ impl EventThread<'_> {
             let Some(side) = self.side_of(node, b"") else {
                 continue;
             };
-            let _ = self.call(vec![], &[&side], |this| {
-                set_times(&this.directory(mount, &side)?, b"", true)
-            });
+            for _ in 0..TRIES_MAX {
+                let made = self.call(vec![], &[&side], |this| {
+                    set_times(&this.directory(mount, &side)?, b"", true)
+                });
+                if made.is_ok() {
+                    break;
+                }
+                self.server.wait_until_pushed();
+            }
         }
     }
 

@@ -105,6 +105,14 @@ impl Server {
         if self.options.hides_owners {
             (attributes.uid, attributes.gid) = (0, 0);
         }
+        // The kernel ends the watches of a directory without links when it drops the name, before
+        // the removals in it are raised.
+        if attributes.link_count == 0
+            && let Some(calls) = self.event_calls()
+            && calls.places.contains(self.node_of(attributes.number))
+        {
+            attributes.link_count = 1;
+        }
         attributes
     }
 

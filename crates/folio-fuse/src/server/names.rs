@@ -75,7 +75,7 @@ impl Server {
         if self.nodes.forget(node, lookups)
             && let Some(calls) = self.event_calls()
         {
-            calls.places.remove(node);
+            calls.places.forget(node, || self.nodes.is_known(node));
         }
     }
 

@@ -153,11 +153,20 @@ impl Server {
             Ok(found.map(|found| (found, caller.name_ttl(&parent, name))))
         });
         match found {
-            Ok(Some((found, ttl))) if found.attributes().file_type == file_type => {
+            Ok(Some((found, ttl)))
+                if found.attributes().file_type == file_type && !self.replaces_node(&found) =>
+            {
                 self.entry(found, ttl)
             }
             _ => self.old_entry(calls, None, file_type),
         }
+    }
+
+    /// Returns whether the client has this inode's node as another inode, which the host has freed
+    /// since: its events may still be on their way, and an entry would replace it in the client.
+    fn replaces_node(&self, found: &Handle) -> bool {
+        let known = self.nodes.handle(self.nodes.id(found));
+        known.is_ok_and(|known| !known.is_same(found))
     }
 
     /// Returns the entry of an inode that may have no name on the host any more, or of a

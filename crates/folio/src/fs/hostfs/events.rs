@@ -53,6 +53,16 @@ impl HostEvent {
         let found = NAME_EVENTS.iter().find(|(e, _)| self.events.contains(*e));
         found.map(|(_, change)| *change)
     }
+
+    /// Returns whether this second event of a move is the first half of an exchange: the kernel
+    /// queues the move of the other file right after it. `later` are the events after this one.
+    fn is_exchange(&self, later: &[Self]) -> bool {
+        let next = later.iter().find(|later| later.name_change().is_some());
+        next.is_some_and(|next| {
+            next.events.contains(ReadFlags::MOVED_FROM)
+                && (next.wd, &next.name) == (self.wd, &self.name)
+        })
+    }
 }
 
 /// Appends the events of one read to `batch`, and both events of a move. Waits for the first.
@@ -127,13 +137,18 @@ impl MovesInBatch {
                 to: None,
             },
             Some(NameChange::MovedTo) => {
+                let mut to = name;
+                if event.is_exchange(later) {
+                    // It replaces nothing.
+                    to.inode = None;
+                }
                 let from = self.0.remove(&event.cookie);
                 if let Some(moved) = from.as_ref().and_then(|from| from.child.as_ref()) {
-                    moved.add_to_children(&noted.directory, &name.name);
+                    moved.add_to_children(&noted.directory, &to.name);
                 }
                 FileEvent::Moved {
                     from: from.map(|from| from.name),
-                    to: Some(name),
+                    to: Some(to),
                 }
             }
             None if events.contains(ReadFlags::MODIFY) => FileEvent::Modified(name),
