@@ -206,3 +206,29 @@ fn page_without_a_folder_stops_before_the_command() {
     assert_eq!(output.status.code(), Some(3), "{}", text(&output));
     assert!(!folder.path().join("ran").exists());
 }
+
+#[test]
+fn page_replaces_no_examined_file() {
+    let folder = TempDir::new().unwrap();
+    let path = |name| folder.path().join(name);
+    std::fs::write(path("data"), "data").unwrap();
+    std::fs::write(path("index.html"), "<!DOCTYPE html>").unwrap();
+    std::os::unix::fs::symlink("index.html", path("link")).unwrap();
+    for words in [["data", "data"], ["data", "."], ["link", "index.html"]] {
+        let [page, examined] = words.map(path);
+        let before = std::fs::read(&page).unwrap();
+        let output = doctor([OsStr::new("--html"), page.as_os_str(), examined.as_os_str()]);
+        assert_eq!(output.status.code(), Some(3), "{}", text(&output));
+        assert_eq!(std::fs::read(&page).unwrap(), before, "{words:?}");
+    }
+}
+
+#[test]
+fn page_is_written_where_the_command_removed_it() {
+    requires!(tool("python3"));
+    let folder = TempDir::new().unwrap();
+    let earlier = folder.path().join("page.html");
+    std::fs::write(&earlier, "<!DOCTYPE html>earlier").unwrap();
+    let (page, _) = page_of(folder.path(), &[], &["rm", "page.html"]);
+    assert!(page.contains("rm page.html"), "{page}");
+}

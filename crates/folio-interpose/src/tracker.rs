@@ -30,6 +30,8 @@ pub struct OpenFile {
     pub is_truncated: bool,
     /// Bytes written through this descriptor.
     pub written_bytes: u64,
+    /// Those of them before its last sync.
+    pub synced_bytes: u64,
     closes_at_exec: bool,
 }
 
@@ -176,6 +178,11 @@ impl Tracker {
                     open.written_bytes += record.result as u64;
                 }
             }
+            (Op::Sync | Op::SyncData, _) => {
+                if let Some(open) = process.files.get_mut(&record.fd) {
+                    open.synced_bytes = open.written_bytes;
+                }
+            }
             (Op::Truncate, _) if record.detail == 0 => {
                 if let Some(open) = process.files.get_mut(&record.fd) {
                     open.is_truncated = true;
@@ -246,6 +253,7 @@ fn opened(file: FileId, flags: u64) -> OpenFile {
         flags,
         is_truncated: flags & O_TRUNC != 0,
         written_bytes: 0,
+        synced_bytes: 0,
         closes_at_exec: flags & O_CLOEXEC != 0,
     }
 }
