@@ -326,4 +326,22 @@ mod tests {
         assert!(!survives_exec(&[copy(O_CLOEXEC)], 5));
         assert!(survives_exec(&[copy(O_CLOEXEC)], 0));
     }
+
+    #[test]
+    fn sync_keeps_the_bytes_before_it() {
+        let ring = Ring::create().unwrap();
+        let mut tracker = Tracker::new(PID, &[(0, PathBuf::from("/x"))]);
+        let written = [(Op::Write, 5), (Op::SyncData, 0), (Op::Write, 3)];
+        for (op, result) in written {
+            let record = Record {
+                op: op as u16,
+                pid: PID,
+                result,
+                ..Record::default()
+            };
+            tracker.follow(&record, &ring).unwrap();
+        }
+        let open = tracker.open_file(PID, 0).unwrap();
+        assert_eq!((open.written_bytes, open.synced_bytes), (8, 5));
+    }
 }
