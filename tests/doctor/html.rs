@@ -179,6 +179,23 @@ fn tiny_buffers_have_their_file() {
 }
 
 #[test]
+fn loop_that_copies_has_both_files() {
+    requires!(tool("dd"), tool("python3"));
+    let folder = TempDir::new().unwrap();
+    std::fs::write(folder.path().join("a"), vec![7; 200_000]).unwrap();
+    let words = ["dd", "if=a", "of=b", "bs=1", "status=none"];
+    let (_, output) = page_of(folder.path(), &["--json"], &words);
+    let found = checked(&output);
+    for name in ["a", "b"] {
+        let path = folder.path().join(name);
+        let mut files = found["files"].as_array().unwrap().iter();
+        let file = files.find(|file| file["path"] == *path.to_str().unwrap());
+        let file = file.unwrap_or_else(|| panic!("{name}: {found:#}"));
+        assert!(file["calls"].as_u64() >= Some(1000), "{found:#}");
+    }
+}
+
+#[test]
 fn page_of_a_path_has_its_layers_and_checks() {
     requires!(tool("python3"));
     let folder = TempDir::new().unwrap();
