@@ -153,3 +153,25 @@ fn program(split: &Split<'_>, pid: u32, ring: &Ring) -> Option<PathBuf> {
     }
     None
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn life_ends_with_the_last_record() {
+        let whole = Interval { from: 0, to: 100 };
+        let end = |has_ended: bool, unreached: Option<(u64, String)>| {
+            let process = Process {
+                start_ns: 10,
+                end_ns: 40,
+                unreached,
+                ..Process::default()
+            };
+            life(&process, &Thread::default(), [true, has_ended], whole).to
+        };
+        assert_eq!(end(true, None), 40);
+        assert_eq!(end(false, None), 100);
+        assert_eq!(end(false, Some((30, "static".to_owned()))), 30);
+    }
+}
