@@ -16,6 +16,9 @@ mod escape;
 
 pub use escape::Text;
 
+/// The beginning of each page.
+pub const BEGINNING: &str = "<!DOCTYPE html>";
+
 /// The style that all pages have.
 const STYLE: &str = include_str!("style.css");
 
@@ -26,7 +29,7 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 pub fn page(title: &str, style: &str, body: &str) -> String {
     let title = Text(title);
     format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+        "{BEGINNING}\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n\

@@ -30,6 +30,8 @@ pub struct OpenFile {
     pub is_truncated: bool,
     /// Bytes written through this descriptor.
     pub written_bytes: u64,
+    /// Those of them before its last sync.
+    pub synced_bytes: u64,
     closes_at_exec: bool,
 }
 
@@ -176,6 +178,11 @@ impl Tracker {
                     open.written_bytes += record.result as u64;
                 }
             }
+            (Op::Sync | Op::SyncData, _) => {
+                if let Some(open) = process.files.get_mut(&record.fd) {
+                    open.synced_bytes = open.written_bytes;
+                }
+            }
             (Op::Truncate, _) if record.detail == 0 => {
                 if let Some(open) = process.files.get_mut(&record.fd) {
                     open.is_truncated = true;
@@ -246,6 +253,7 @@ fn opened(file: FileId, flags: u64) -> OpenFile {
         flags,
         is_truncated: flags & O_TRUNC != 0,
         written_bytes: 0,
+        synced_bytes: 0,
         closes_at_exec: flags & O_CLOEXEC != 0,
     }
 }
@@ -317,5 +325,23 @@ mod tests {
         assert!(survives_exec(&[copy(0)], 5));
         assert!(!survives_exec(&[copy(O_CLOEXEC)], 5));
         assert!(survives_exec(&[copy(O_CLOEXEC)], 0));
+    }
+
+    #[test]
+    fn sync_keeps_the_bytes_before_it() {
+        let ring = Ring::create().unwrap();
+        let mut tracker = Tracker::new(PID, &[(0, PathBuf::from("/x"))]);
+        let written = [(Op::Write, 5), (Op::SyncData, 0), (Op::Write, 3)];
+        for (op, result) in written {
+            let record = Record {
+                op: op as u16,
+                pid: PID,
+                result,
+                ..Record::default()
+            };
+            tracker.follow(&record, &ring).unwrap();
+        }
+        let open = tracker.open_file(PID, 0).unwrap();
+        assert_eq!((open.written_bytes, open.synced_bytes), (8, 5));
     }
 }

@@ -1,6 +1,7 @@
 //! The calls of the critical path by part and file, and their sums by mount.
 
 use super::part::{Cost, FileCost, Part};
+use super::strip::{Interval, Strip, spread};
 use super::timeline::{SmallCalls, Span};
 use folio_interpose::{FileId, Tracker};
 use std::cmp::Reverse;
@@ -20,15 +21,49 @@ struct Calls {
     device_bytes: u64,
     replacements: u64,
     longest_ns: u64,
-    /// Of syncs: bytes that were written before the last one.
-    synced_bytes: u64,
 }
 
-/// Small calls of a process on a file; of a loop that copies, the time is that of both files.
+/// Small calls of a process on a file, and of a loop that copies those on the other file.
 pub(super) struct SmallLoop {
     pub(super) file: FileId,
     pub(super) is_write: bool,
     pub(super) small: SmallCalls,
+    /// The other file, if it is on a mount.
+    pub(super) other_file: Option<FileId>,
+    pub(super) other: SmallCalls,
+    /// Time of the calls on both files that is on the critical path.
+    pub(super) path_ns: u64,
+}
+
+impl SmallLoop {
+    /// Returns the time of the calls on both files.
+    pub(super) fn all_ns(&self) -> u64 {
+        self.small.ns + self.other.ns
+    }
+
+    /// Splits the processor time of the calls from the rest; returns what was found.
+    pub(super) fn convert(&self, strip: &mut Strip) -> u64 {
+        let within = Interval {
+            from: self.small.first_ns,
+            to: self.small.last_ns,
+        };
+        let all_ns = self.all_ns();
+        all_ns - strip.convert([Part::Cpu, Part::TinyBuffers], within, all_ns)
+    }
+
+    /// Returns the calls, bytes, waits and time on the critical path of each file.
+    fn files(&self) -> impl Iterator<Item = (FileId, [u64; 4])> {
+        let files = [(Some(self.file), self.small), (self.other_file, self.other)];
+        let weights = [self.small.ns, self.other.ns];
+        let own_ns = spread(self.path_ns, &weights).next().unwrap_or(0);
+        let shares = [own_ns, self.path_ns - own_ns];
+        files
+            .into_iter()
+            .zip(shares)
+            .filter_map(|((file, small), path_ns)| {
+                Some((file?, [small.calls, small.bytes, 0, path_ns]))
+            })
+    }
 }
 
 /// The calls that waited, by part and file.
@@ -44,10 +79,7 @@ impl CallsByFile {
         if span.moves_bytes() {
             found.bytes += span.result.max(0) as u64;
         } else if part == Part::Fsync {
-            let written = span.written_bytes;
-            // Opened again, a file begins with none.
-            found.bytes += written.checked_sub(found.synced_bytes).unwrap_or(written);
-            found.synced_bytes = written;
+            found.bytes += span.unsynced_bytes;
         }
         found.device_bytes += span.read_bytes;
         found.replacements += u64::from(span.is_replacement);
@@ -91,14 +123,14 @@ impl CallsByFile {
         mut mount_of: impl FnMut(Option<FileId>) -> usize,
     ) -> Vec<FileCost> {
         let waits = self.0.iter().filter_map(|((part, file), calls)| {
-            let wait = [calls.calls, calls.bytes, calls.wait_ns, calls.wait_ns];
+            // The bytes of a sync are those of the writes before it.
+            let bytes = if *part == Part::Fsync { 0 } else { calls.bytes };
+            let wait = [calls.calls, bytes, calls.wait_ns, calls.wait_ns];
             // A wait for a processor is not for the file.
             (*part != Part::Processor).then_some(((*file)?, *part, wait))
         });
-        let small = small.iter().map(|SmallLoop { file, small, .. }| {
-            let sums = [small.calls, small.bytes, 0, small.ns];
-            (*file, Part::TinyBuffers, sums)
-        });
+        let small = small.iter().flat_map(SmallLoop::files);
+        let small = small.map(|(file, sums)| (file, Part::TinyBuffers, sums));
         // The sums, and the part with the most time.
         let mut files: HashMap<FileId, ([u64; 4], (u64, Part))> = HashMap::new();
         for (file, part, found) in waits.chain(small) {

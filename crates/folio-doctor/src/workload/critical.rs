@@ -336,15 +336,17 @@ impl<'a> Split<'a> {
 
     pub(super) fn finish(mut self) -> Found {
         let mut small: Vec<_> = self.visited.clone().into_iter().collect();
-        let mut small: Vec<_> = small.drain(..).flat_map(|pid| self.small_of(pid)).collect();
-        small.sort_by_key(|found| Reverse(found.small.ns));
-        let left = small
-            .iter()
-            .map(|found| found.small.convert(&mut self.path));
-        let left_ns = left.sum();
-        let whole = self.whole();
-        let parts = [Part::Cpu, Part::TinyBuffers];
-        self.path.convert(parts, whole, left_ns);
+        let small = small.drain(..).flat_map(|pid| self.small_of(pid, None));
+        let mut small: Vec<_> = small.collect();
+        small.sort_by_key(|found| Reverse(found.all_ns()));
+        for found in &mut small {
+            found.path_ns = found.convert(&mut self.path);
+        }
+        let (whole, parts) = (self.whole(), [Part::Cpu, Part::TinyBuffers]);
+        for found in &mut small {
+            let left_ns = found.all_ns() - found.path_ns;
+            found.path_ns += left_ns - self.path.convert(parts, whole, left_ns);
+        }
         let calls = std::mem::take(&mut self.calls);
         let tracker = self.tracker;
         let mut mount_of = |file| self.mount_of(file);
@@ -355,7 +357,7 @@ impl<'a> Split<'a> {
             is_write: found.is_write,
             calls: found.small.calls,
             bytes: found.small.bytes,
-            ns: found.small.ns,
+            ns: found.all_ns(),
         });
         let seconds = |ns: u64| (ns as f64 / 1e6).round() / 1e3;
         let unreached = self.unreached.iter().map(|(program, ns)| Unreached {
@@ -372,10 +374,16 @@ impl<'a> Split<'a> {
         }
     }
 
-    /// Returns the files that a process reads or writes in small calls.
-    pub(super) fn small_of(&mut self, pid: u32) -> Vec<SmallLoop> {
+    /// Returns the files that a process, or one of its threads, reads or writes in small calls.
+    pub(super) fn small_of(&mut self, pid: u32, thread: Option<u32>) -> Vec<SmallLoop> {
         let process = self.timelines.processes.get(&pid);
-        let mut small: Vec<_> = process.iter().flat_map(|process| &process.small).collect();
+        let mut sums: BTreeMap<(FileId, bool), SmallCalls> = BTreeMap::new();
+        for ((tid, file, is_write), calls) in process.iter().flat_map(|process| &process.small) {
+            if thread.is_none_or(|thread| thread == *tid) {
+                sums.entry((*file, *is_write)).or_default().add(calls);
+            }
+        }
+        let mut small: Vec<_> = sums.into_iter().collect();
         small.retain(|(_, small)| small.calls >= SMALL_CALLS_MIN);
         // The costliest first.
         small.sort_by_key(|(_, small)| Reverse(small.ns));
@@ -387,18 +395,20 @@ impl<'a> Split<'a> {
         while let Some(at) = small.iter().position(|((file, _), _)| is_on_files(*file)) {
             let ((file, is_write), calls) = small.remove(at);
             // A loop that copies: a buffer saves the calls on the other file, too.
-            let is_other_side = |((_, is_other_write), other): &(&(FileId, bool), &SmallCalls)| {
-                is_other_write != is_write && is_copy(calls, other)
+            let is_other_side = |((_, is_other_write), other): &((FileId, bool), SmallCalls)| {
+                *is_other_write != is_write && is_copy(&calls, other)
             };
             let other = small.iter().position(is_other_side);
-            let other_ns = other.map_or(0, |at| small.remove(at).1.ns);
+            let other = other.map(|at| small.remove(at));
             found.push(SmallLoop {
-                file: *file,
-                is_write: *is_write,
-                small: SmallCalls {
-                    ns: calls.ns + other_ns,
-                    ..*calls
-                },
+                file,
+                is_write,
+                small: calls,
+                other_file: other
+                    .map(|((file, _), _)| file)
+                    .filter(|file| is_on_files(*file)),
+                other: other.map_or_else(SmallCalls::default, |(_, other)| other),
+                path_ns: 0,
             });
         }
         found

@@ -83,7 +83,8 @@ pub(super) fn lanes(split: &mut Split<'_>, ring: &Ring) -> (Vec<Lane>, usize) {
 fn lane(split: &mut Split<'_>, [pid, tid]: [u32; 2], process: &Process, ring: &Ring) -> Lane {
     let mut strip = Strip::new(split.whole());
     if let Some(thread) = process.threads.get(&tid) {
-        let life = life(process, thread, pid == tid, split.whole());
+        let has_ended = process.has_ended || split.timelines().is_reaped(pid, process.parent);
+        let life = life(process, thread, [pid == tid, has_ended], split.whole());
         let mut visit = Visit::new(process, thread, life, &strip);
         for (call, span) in thread.calls(life) {
             let part = split.part_of(span);
@@ -94,10 +95,8 @@ fn lane(split: &mut Split<'_>, [pid, tid]: [u32; 2], process: &Process, ring: &R
         }
         visit.finish(&mut strip).for_each(drop);
     }
-    if pid == tid {
-        for found in split.small_of(pid) {
-            found.small.convert(&mut strip);
-        }
+    for found in split.small_of(pid, Some(tid)) {
+        found.convert(&mut strip);
     }
     let mut on_path = vec![0; strip.buckets().len()];
     for ((_, _, bucket), ns) in split
@@ -116,15 +115,20 @@ fn lane(split: &mut Split<'_>, [pid, tid]: [u32; 2], process: &Process, ring: &R
 }
 
 /// Returns the time of a thread, within the run.
-fn life(process: &Process, thread: &Thread, is_main: bool, whole: Interval) -> Interval {
+fn life(
+    process: &Process,
+    thread: &Thread,
+    [is_main, has_ended]: [bool; 2],
+    whole: Interval,
+) -> Interval {
     let readings = &thread.readings;
     let first_ns = readings.first().map_or(whole.from, |first| first.at_ns);
     let last_ns = readings.last().map_or(whole.to, |last| last.at_ns);
     let (from, to) = if is_main {
-        let end_ns = if process.has_ended {
-            process.end_ns
-        } else {
-            whole.to
+        let end_ns = match &process.unreached {
+            Some((since, _)) => *since,
+            None if has_ended => process.end_ns,
+            None => whole.to,
         };
         (process.start_ns, end_ns)
     } else {
@@ -148,4 +152,26 @@ fn program(split: &Split<'_>, pid: u32, ring: &Ring) -> Option<PathBuf> {
         pid = process.parent;
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn life_ends_with_the_last_record() {
+        let whole = Interval { from: 0, to: 100 };
+        let end = |has_ended: bool, unreached: Option<(u64, String)>| {
+            let process = Process {
+                start_ns: 10,
+                end_ns: 40,
+                unreached,
+                ..Process::default()
+            };
+            life(&process, &Thread::default(), [true, has_ended], whole).to
+        };
+        assert_eq!(end(true, None), 40);
+        assert_eq!(end(false, None), 100);
+        assert_eq!(end(false, Some((30, "static".to_owned()))), 30);
+    }
 }

@@ -1,7 +1,6 @@
 //! Processes and threads over time: readings of their processor time, and the calls that waited.
 
-use super::part::Part;
-use super::strip::{Interval, Strip};
+use super::strip::Interval;
 use folio_interpose::{Event, FileId, INCLUDES_GAP, MEASURED, O_TRUNC, Op, Record, Ring, Tracker};
 use std::collections::HashMap;
 
@@ -19,8 +18,8 @@ pub(super) struct Span {
     pub(super) file: Option<FileId>,
     /// Flags of its open file.
     pub(super) flags: u64,
-    /// Bytes written through its descriptor so far.
-    pub(super) written_bytes: u64,
+    /// Bytes written through its descriptor since its last sync.
+    pub(super) unsynced_bytes: u64,
     /// A file with contents was replaced.
     pub(super) is_replacement: bool,
 }
@@ -46,13 +45,15 @@ pub(super) struct SmallCalls {
 }
 
 impl SmallCalls {
-    /// Splits the processor time of the calls from the rest; returns what is not found.
-    pub(super) fn convert(&self, strip: &mut Strip) -> u64 {
-        let within = Interval {
-            from: self.first_ns,
-            to: self.last_ns,
-        };
-        strip.convert([Part::Cpu, Part::TinyBuffers], within, self.ns)
+    /// Adds calls of another thread.
+    pub(super) fn add(&mut self, other: &Self) {
+        if self.calls == 0 || other.first_ns < self.first_ns {
+            self.first_ns = other.first_ns;
+        }
+        self.last_ns = self.last_ns.max(other.last_ns);
+        self.calls += other.calls;
+        self.bytes += other.bytes;
+        self.ns += other.ns;
     }
 }
 
@@ -86,7 +87,8 @@ pub(super) struct Process {
     /// A program that was started and has not reported since.
     pub(super) unreached: Option<(u64, String)>,
     pub(super) threads: HashMap<u32, Thread>,
-    pub(super) small: HashMap<(FileId, bool), SmallCalls>,
+    /// By thread, file, and whether they write.
+    pub(super) small: HashMap<(u32, FileId, bool), SmallCalls>,
 }
 
 /// All processes.
@@ -157,6 +159,15 @@ impl Timelines {
 }
 
 impl Timelines {
+    /// Returns whether a parent has waited for the end of a child: a killed one has no last record.
+    pub(super) fn is_reaped(&self, child: u32, parent: u32) -> bool {
+        let parent = self.processes.get(&parent);
+        let threads = parent.iter().flat_map(|parent| parent.threads.values());
+        threads
+            .flat_map(|thread| &thread.spans)
+            .any(|span| span.op == Op::WaitChild && span.result == i64::from(child))
+    }
+
     /// Returns the process of a record, which may be its first.
     fn begun(&mut self, record: &Record) -> &mut Process {
         let process = self.processes.entry(record.pid).or_default();
@@ -173,7 +184,7 @@ impl Process {
         let is_write = matches!(event.op, Op::Write);
         let record = &event.record;
         if let (true, Some(file)) = (event.op.is_tiny(record.detail), event.file) {
-            let small = self.small.entry((file, is_write)).or_default();
+            let small = self.small.entry((record.tid, file, is_write)).or_default();
             // Threads write their records later than they end.
             let (start_ns, end_ns) = (record.start_ns, record.start_ns + record.wall_ns);
             if small.calls == 0 || start_ns < small.first_ns {
@@ -212,7 +223,7 @@ impl Thread {
             result: 0,
             file: None,
             flags: 0,
-            written_bytes: 0,
+            unsynced_bytes: 0,
             is_replacement: false,
         });
     }
@@ -289,7 +300,9 @@ fn span(event: &Event) -> Span {
             Op::Open => record.detail,
             _ => event.open.map_or(0, |open| open.flags),
         },
-        written_bytes: event.open.map_or(0, |open| open.written_bytes),
+        unsynced_bytes: event
+            .open
+            .map_or(0, |open| open.written_bytes - open.synced_bytes),
         is_replacement,
     }
 }

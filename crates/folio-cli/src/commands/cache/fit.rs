@@ -112,7 +112,10 @@ pub(super) fn run(command: &Fit, session: &Session) -> Outcome {
         (None, Some(path)) => Workload::Group(path.clone()),
         (None, None) => Workload::Command(command.command.clone()),
     };
-    let svg = command.svg.as_deref().map(ReportFile::open).transpose()?;
+    let svg = command.svg.as_deref();
+    let svg = svg
+        .map(|path| ReportFile::open(path, "<svg "))
+        .transpose()?;
     let stop = session.stop_flag();
     let bar = Progress::new(session);
     bar.step("warming up".into());

@@ -60,7 +60,7 @@ the file system is synced; options of a mount are set and restored, also if the 
 asked through a private mount by folio (root); cold files are warmed. Cures inside a program are not tried.
 
 Exit codes: 0 no fault, 1 faults, 2 usage error, 3 a path could not be examined, the command could not be run,
-or the page of --html could not be written.";
+or the page of --html could not be written: it replaces no file but an earlier page.";
 
 /// Find the layer that makes a file or a command slow, and suggest a fix
 #[derive(Args)]
@@ -122,6 +122,16 @@ impl Doctor {
         } else {
             Shown::FaultsAndNotes
         }
+    }
+
+    /// Returns the file for the page, which is not one of the paths.
+    fn page(&self) -> Outcome<Option<ReportFile>> {
+        let Some(path) = &self.html else {
+            return Ok(None);
+        };
+        let page = ReportFile::open(path, folio_html::BEGINNING)?;
+        page.refuse_inputs(&self.paths)?;
+        Ok(Some(page))
     }
 }
 
@@ -203,7 +213,7 @@ pub(crate) fn run(doctor: &Doctor, session: &Session) -> Outcome {
         return request.run();
     }
     session.refuse_options()?;
-    let page = doctor.html.as_deref().map(ReportFile::open).transpose();
+    let page = doctor.page();
     let page = page.map_err(|failure| Failure::exiting(Exit::NotProbed, failure.message))?;
     let mut report = DoctorReport {
         faults: 0,

@@ -1,6 +1,7 @@
 //! The parts of the time as a bar, and over the run: for the critical path, and for threads.
 
 use super::super::workload::{PartReport, WorkloadReport, shown};
+use crate::output::counted;
 use folio_doctor::{Lane, Part, Strip};
 use folio_html::Text;
 use std::fmt::Write;
@@ -93,8 +94,8 @@ pub(super) fn chart(page: &mut String, found: &WorkloadReport) {
     if timeline.omitted > 0 {
         let _ = writeln!(
             page,
-            "<p class=\"method\">and {} more threads, each with less time on the path and in file waits</p>",
-            timeline.omitted
+            "<p class=\"method\">and {}, each with less time on the path or in file waits</p>",
+            counted(timeline.omitted as u64, "more thread")
         );
     }
 }
