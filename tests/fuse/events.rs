@@ -419,7 +419,9 @@ fn own_changes_are_raised_once() {
         ("folder", ReadFlags::DELETE, 50),
     ] {
         let seen = count(&tree.on_mount, name, event);
-        assert_eq!(seen, expected, "{name} {event:?}");
+        // The event of an inode that was replaced meanwhile is taken for one of the new inode.
+        let may_be_more = event == ReadFlags::ATTRIB && seen > expected;
+        assert!(seen == expected || may_be_more, "{name} {event:?}: {seen}");
     }
     tree.fixture.finish();
 }
@@ -486,6 +488,16 @@ fn exchange_of_names_ends_no_watch() {
     tree.fixture.finish();
 }
 
+/// Whether all threads of a process are stopped: until then it reads events.
+fn is_stopped(process: rustix::process::Pid) -> bool {
+    let tasks = format!("/proc/{}/task", process.as_raw_nonzero());
+    fs::read_dir(tasks).unwrap().all(|task| {
+        let stat = fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+        let (_, state) = stat.rsplit_once(") ").unwrap();
+        state.starts_with('T')
+    })
+}
+
 /// Events that the host's queue has dropped are reported on each directory.
 #[test]
 fn overflow_is_an_event_of_each_directory() {
@@ -504,6 +516,9 @@ fn overflow_is_an_event_of_each_directory() {
     tree.on_mount.add(folder, &mount);
     let server = tree.fixture.mount.process();
     rustix::process::kill_process(server, rustix::process::Signal::STOP).unwrap();
+    while !is_stopped(server) {
+        std::thread::yield_now();
+    }
     let noise = ["one", "two"].map(|name| File::create(tree.fixture.behind.join(name)).unwrap());
     for number in 0..max + 1000 {
         (&noise[number % 2]).write_all(b"x").unwrap();
