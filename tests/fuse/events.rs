@@ -507,6 +507,9 @@ fn overflow_is_an_event_of_each_directory() {
     if max > 100_000 {
         return crate::support::require::report_skip("needs an event queue that can be filled");
     }
+    if !is_long() {
+        return crate::support::require::report_skip("needs a quiet machine (FOLIO_LONG_TESTS)");
+    }
     let mut tree = WatchedTree::new("rw,push=inotify,events=on", 1);
     fs::create_dir(tree.fixture.behind.join("folder")).unwrap();
     tree.settle();
