@@ -139,7 +139,7 @@ impl Drop for Server {
 
 #[test]
 fn nbd_server_taken_over_opens_no_file() {
-    requires!(root, tool("mke2fs"), tool("gdb"), tool("nbdinfo"));
+    requires!(root, tool("mke2fs"), gdb_calls, tool("nbdinfo"));
     let server = Server::start("serve nbd IMAGE --socket SOCKET");
     let uri = format!(
         "nbd+unix:///?socket={}",
@@ -154,7 +154,7 @@ fn nbd_server_taken_over_opens_no_file() {
 
 #[test]
 fn server_without_sandbox_opens_files() {
-    requires!(root, tool("mke2fs"), tool("gdb"));
+    requires!(root, tool("mke2fs"), gdb_calls);
     let server = Server::start("serve nbd IMAGE --socket SOCKET --no-sandbox");
     let results = server.opens(&server.path("secret"));
     assert!(results.iter().all(|result| *result >= 0), "{results:?}");
@@ -163,7 +163,7 @@ fn server_without_sandbox_opens_files() {
 
 #[test]
 fn share_taken_over_opens_its_folder_alone() {
-    requires!(root, tool("mke2fs"), tool("gdb"));
+    requires!(root, tool("mke2fs"), gdb_calls);
     for words in ["--socket SOCKET", "--listen unix:SOCKET"] {
         let server = Server::start(&format!("share FOLDER {words}"));
         server.check_confined();
@@ -178,7 +178,7 @@ fn share_taken_over_opens_its_folder_alone() {
 
 #[test]
 fn mount_taken_over_opens_no_file() {
-    requires!(root, fuse, tool("mke2fs"), tool("gdb"));
+    requires!(root, fuse, tool("mke2fs"), gdb_calls);
     let server = Server::start("mount IMAGE MOUNT");
     fs::write(server.path("served/mount/a"), "a").unwrap();
     server.check_confined();

@@ -17,6 +17,8 @@ pub enum Need {
     Fuse,
     /// A program on the PATH or in a system folder.
     Tool(&'static str),
+    /// gdb, which can call functions of a process here.
+    GdbCalls,
     /// A Linux kernel of at least this version.
     Linux(u32, u32),
     /// A file system that the kernel has, or has a module for.
@@ -59,6 +61,11 @@ pub fn tool(name: &'static str) -> Need {
     Need::Tool(name)
 }
 
+/// See [`Need::GdbCalls`].
+pub fn gdb_calls() -> Need {
+    Need::GdbCalls
+}
+
 /// See [`Need::Linux`].
 pub fn linux(major: u32, minor: u32) -> Need {
     Need::Linux(major, minor)
@@ -98,6 +105,7 @@ impl Need {
             Self::Tool(name) => find(name)
                 .map(|_| ())
                 .ok_or_else(|| format!("needs the program {name}")),
+            Self::GdbCalls => gdb_calls_a_function(),
             Self::Linux(major, minor) => {
                 let text =
                     std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
@@ -218,4 +226,28 @@ pub fn report_skip(reason: &str) {
         file.and_then(|mut file| file.write_all(line.as_bytes()))
             .expect("the skip is written down");
     }
+}
+
+/// gdb 13 calls none where a processor has AMX: it cannot write back the larger registers.
+fn gdb_calls_a_function() -> Result<(), String> {
+    Need::Tool("gdb").met()?;
+    let mut sleep = Command::new("sleep")
+        .arg("100")
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| format!("needs the program sleep: {error}"))?;
+    let print = "print (long)getpid()";
+    let output = super::tools::command("gdb")
+        .args(["-q", "-nx", "-batch", "-p", &sleep.id().to_string()])
+        .args(["-ex", print])
+        .output();
+    let _ = sleep.kill();
+    let _ = sleep.wait();
+    let output = output.map_err(|error| format!("needs the program gdb: {error}"))?;
+    if String::from_utf8_lossy(&output.stdout).contains("$1 = ") {
+        return Ok(());
+    }
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let last = errors.lines().last().unwrap_or_default();
+    Err(format!("needs a gdb that can call functions: {last}"))
 }

@@ -7,7 +7,7 @@ use crate::finding::{Certainty, Check};
 use crate::probe::layers::FileSystem;
 use crate::text::{bytes, percent, quote, round};
 use crate::workload::{Cost, Part, Tiny, Workload};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Percent of the wall time that a finding takes at least.
 const SHARE_MIN: f64 = 10.0;
@@ -271,10 +271,8 @@ fn synchronous(cost: &Cost, own: &FileSystem) -> Check {
 
 fn reads(workload: &Workload, cost: &Cost, own: &FileSystem) -> Check {
     let refaulted = workload.refaulted_pages.unwrap_or(0);
-    let example = cost
-        .example
-        .as_ref()
-        .map_or_else(|| quote(&own.mount_point), |path| quote(path));
+    let example = cost.example.as_ref().unwrap_or(&own.mount_point);
+    let place = quote(common_folder(&cost.files, own).unwrap_or(example));
     let subject = subject(cost, "read", own);
     let evidence = format!("{}; {} from a disk", mean(cost), bytes(cost.device_bytes));
     if refaulted >= REFAULTS_MIN
@@ -287,11 +285,20 @@ fn reads(workload: &Workload, cost: &Cost, own: &FileSystem) -> Check {
                 "{evidence}; {refaulted} pages of the machine were read again"
             ))
             .with("refaulted_pages", refaulted)
-            .with_remedy(format!("folio warm --lock {example}"));
+            .with_remedy(format!("folio warm --lock {place}"));
     }
     let says = format!("{subject}: the pages were not in memory");
     let check = Check::note("page-cache", "cold", says).with_evidence(evidence);
-    check.with_remedy(format!("folio warm {example}  # beforehand"))
+    check.with_remedy(format!("folio warm {place}  # beforehand"))
+}
+
+/// The folder that has all of these files, of which there are several; `None` if that is the whole
+/// mount.
+fn common_folder<'a>(files: &'a [PathBuf], own: &FileSystem) -> Option<&'a Path> {
+    let (first, rest) = files.split_first().filter(|(_, rest)| !rest.is_empty())?;
+    let mut folders = first.ancestors().skip(1);
+    let common = folders.find(|folder| rest.iter().all(|file| file.starts_with(folder)))?;
+    (common != own.mount_point && common.parent().is_some()).then_some(common)
 }
 
 fn writes(cost: &Cost, own: &FileSystem) -> Check {
@@ -393,6 +400,27 @@ mod tests {
             refaulted_pages: None,
         };
         judge(&workload).remove(0)
+    }
+
+    #[test]
+    fn files_of_a_folder_are_warmed_together() {
+        let own = FileSystem {
+            mount_point: "/srv".into(),
+            ..FileSystem::default()
+        };
+        for (files, folder) in [
+            (&["/srv/a/b", "/srv/a/c/d"][..], Some("/srv/a")),
+            (&["/srv/a/b", "/srv/ab"], None),
+            (&["/srv/a/b"], None),
+            (&[], None),
+        ] {
+            let files: Vec<PathBuf> = files.iter().map(PathBuf::from).collect();
+            assert_eq!(
+                common_folder(&files, &own),
+                folder.map(Path::new),
+                "{files:?}"
+            );
+        }
     }
 
     #[test]

@@ -67,14 +67,18 @@ impl DirectoryPlaces {
     /// Notes that names have moved; `exchanges` if each became the other.
     pub(crate) fn note_move(&self, from: &Place, to: &Place, exchanges: bool) {
         let mut places = self.0.lock();
-        let (moved, other) = (places.at.remove(from), places.at.remove(to));
+        let moved = places.at.get(from).copied();
+        let other = places.at.get(to).copied();
+        // Both leave their places before one has that of the other.
+        moved
+            .iter()
+            .chain(&other)
+            .for_each(|node| places.remove(*node));
         if let Some(moved) = moved {
             places.set(moved, to.clone());
         }
-        match other {
-            Some(other) if exchanges => places.set(other, from.clone()),
-            Some(other) => drop(places.of.remove(&other)),
-            None => {}
+        if let Some(other) = other.filter(|_| exchanges) {
+            places.set(other, from.clone());
         }
     }
 
