@@ -57,15 +57,13 @@ fn device_to_open(call: &Call, a: &Arguments, creates: bool) -> Option<u64> {
             let len = system::read_text(path, &mut parent);
             // The name, and what is before it.
             let name_at = parent[..len].iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
-            let end = if name_at == 0 { copy_dot(&mut parent) } else { name_at };
-            *parent.get_mut(end)? = 0;
+            if name_at == 0 {
+                parent[..2].copy_from_slice(b".\0");
+            } else {
+                *parent.get_mut(name_at)? = 0;
+            }
             system::device_at(directory, (&raw const parent) as usize).ok()
         }
         Err(_) => None,
     }
-}
-
-fn copy_dot(path: &mut [u8]) -> usize {
-    path[0] = b'.';
-    1
 }
