@@ -257,16 +257,30 @@ impl HostInode {
     /// Returns whether a notification that just arrived is about a change through Folio: one is in
     /// progress, or one was made a moment ago and the host's stamps are the known ones.
     pub(super) fn is_own_change(&self) -> bool {
-        let state = self.data_state.lock();
-        if state.own_count > 0 {
-            return true;
+        loop {
+            let asked = {
+                let state = self.data_state.lock();
+                if state.own_count > 0 {
+                    return true;
+                }
+                if monotonic_ns() >= state.own_until_ns {
+                    return false;
+                }
+                state.ticket
+            };
+            let Ok(status) = self.status() else {
+                return false;
+            };
+            let state = self.data_state.lock();
+            // The status may be that of a change through Folio that began meanwhile.
+            if state.own_count > 0 {
+                return true;
+            }
+            // If one has ended meanwhile, or another thread has asked: compares with that state.
+            if state.ticket == asked {
+                return state.stamp == status.stamp;
+            }
         }
-        let is_recent = monotonic_ns() < state.own_until_ns;
-        drop(state);
-        is_recent
-            && self
-                .status()
-                .is_ok_and(|status| self.data_state.lock().stamp == status.stamp)
     }
 }
 
