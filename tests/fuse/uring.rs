@@ -3,6 +3,7 @@
 use crate::suites::fsx_passes;
 use crate::support::random::Random;
 use crate::support::require::{report_skip, requires};
+use crate::support::terminal::converse;
 use crate::support::tools::{command, text};
 use crate::{Fixture, MountSource, empty};
 use rustix::process::Signal;
@@ -154,4 +155,18 @@ fn required_uring_without_permission_is_refused() {
         !output.status.success() && printed.contains(PARAMETER),
         "{printed}"
     );
+}
+
+/// On a terminal, root reads what io_uring would gain, if the kernel has it off.
+#[test]
+fn hint_on_a_terminal_names_the_parameter() {
+    requires!(root, fuse, tool("python3"));
+    let folders = [TempDir::new().unwrap(), TempDir::new().unwrap()];
+    let Some(_parameter) = Parameter::set("N") else {
+        return;
+    };
+    let mut mount = command(env!("CARGO_BIN_EXE_folio"));
+    mount.arg("mount").args(folders.iter().map(TempDir::path));
+    let (code, errors) = converse(&mount, &format!("{PARAMETER}|\nuntil Ctrl-C|\\x03\n"));
+    assert_eq!(code, Some(0), "{errors}");
 }

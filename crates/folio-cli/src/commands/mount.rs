@@ -15,7 +15,7 @@ use crate::source::{Mounted, Source};
 use crate::unmount_process::{self, UnmountProcess};
 use clap::Args;
 use folio::vfs::MountOptions;
-use folio_fuse::{AllowedUsers, SessionOptions};
+use folio_fuse::{AllowedUsers, SessionOptions, Uring};
 use folio_remote::Address;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -318,6 +318,7 @@ fn serve(
     let disks: Vec<_> = disk.iter().map(MountedDisk::controlled).collect();
     let serve = || {
         let description = format!("{source} is on {}", mount.target().display());
+        hint_at_uring(session, options);
         let served = source.with_warnings(session, || {
             serving::report_ready(readiness, session, &description).and_then(|()| {
                 let serve = || mounted.serve_confined(|| sandbox.close());
@@ -338,6 +339,18 @@ fn serve(
         ));
     }
     served
+}
+
+/// Says on the administrator's terminal what FUSE over io_uring would gain, if the kernel has it off.
+fn hint_at_uring(session: &Session, options: &SessionOptions) {
+    let could_change = rustix::process::geteuid().is_root() && options.uring == Uring::Auto;
+    if could_change && session.shows_progress() && Uring::is_off_in_kernel() {
+        session.note(format_args!(
+            "FUSE over io_uring is off in this kernel. With it, tar -x of many files took 0.4 to \
+             0.9 of the time. Before a mount: echo Y > {}",
+            Uring::PARAMETER
+        ));
+    }
 }
 
 /// Starts the process that unmounts, where this one will not be able to: only the set-user-ID

@@ -53,6 +53,16 @@ pub enum Uring {
     Never,
 }
 
+impl Uring {
+    /// The parameter of the kernel's module `fuse` by which the administrator permits io_uring.
+    pub const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
+
+    /// Returns whether the kernel could use io_uring, but its administrator does not permit it.
+    pub fn is_off_in_kernel() -> bool {
+        std::fs::read_to_string(Self::PARAMETER).is_ok_and(|value| value.trim() == "N")
+    }
+}
+
 /// Whether changes on the host are events for the programs that watch the mount (inotify(7),
 /// fanotify(7)).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -168,7 +168,7 @@ impl DeviceSession {
         if options.uring == Uring::Always && !server.is_over_uring() {
             let text = format!(
                 "option io_uring=on: the kernel does not offer it (Linux 6.14; echo Y > {})",
-                uring::PARAMETER
+                Uring::PARAMETER
             );
             return Err(Error::new(Errno::OPNOTSUPP, text));
         }

@@ -194,6 +194,9 @@ pub(crate) fn end(begun: Begun, call: &Call, a: &Arguments, result: usize) {
     let wall_ns = end_ns - begun.start_ns;
     let is_buffered = matches!(call.op, Op::List | Op::ReadStream | Op::WriteStream);
     if is_buffered && wall_ns < BUFFERED_NS {
+        if let (true, Some(thread)) = (begun.is_measured, begun.thread) {
+            thread.remember(call.op, false);
+        }
         return;
     }
     if matches!(call.op, Op::Close | Op::Duplicate | Op::ChangeDirectory | Op::Control)
@@ -321,17 +324,15 @@ fn name(record: &mut Record, call: &Call, a: &Arguments, result: usize) {
 
 /// The place of a C string.
 pub(crate) fn place_of(address: usize) -> u32 {
+    static STRNLEN: AtomicUsize = AtomicUsize::new(0);
     if address == 0 || !ring::is_open() {
         return 0;
     }
-    let start = address as *const u8;
-    let mut len = 0;
+    // The C library's is several times as fast as a loop over bytes.
     // SAFETY: the program passed a C string, and the call has read it.
-    while len < PATH_MAX && unsafe { start.add(len).read() } != 0 {
-        len += 1;
-    }
+    let len = unsafe { forward(&STRNLEN, "strnlen\0", 0, [address, PATH_MAX, 0, 0, 0, 0]) };
     // SAFETY: these bytes were just read.
-    ring::path(unsafe { core::slice::from_raw_parts(start, len) })
+    ring::path(unsafe { core::slice::from_raw_parts(address as *const u8, len) })
 }
 
 /// The place of a C string that may not be readable; 0 if it is not.

@@ -41,9 +41,6 @@ use std::sync::{Arc, Mutex};
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 use workers::Workers;
 
-/// The parameter of the kernel's module by which the administrator permits io_uring.
-pub(super) const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
-
 /// Checks that this process may create rings and knows the number of CPUs. The kernel decides about
 /// the rest.
 ///
