@@ -152,14 +152,7 @@ fn failed_link_hides_no_external_change() {
 fn unchanged_file_is_not_revalidated() {
     let folder = tempfile::tempdir().unwrap();
     write_host(&folder.path().join("f"), b"1");
-    let kernel = Kernel::new(KernelOptions::default());
-    kernel
-        .mount_hostfs(
-            folder.path(),
-            "/",
-            &MountOptions::parse("push=inotify").unwrap(),
-        )
-        .unwrap();
+    let kernel = mount_with_inotify(folder.path());
     let root = Credentials::root();
     let caller = Caller::new(&kernel, &root, 0);
     let root = caller.root();
@@ -183,6 +176,20 @@ fn unchanged_file_is_not_revalidated() {
         file.ttl() < Duration::MAX || file.attributes().size_bytes == 2
     });
     assert_eq!(file.stat().unwrap().size_bytes, 2);
+}
+
+/// The lookup of a directory is no answer for its own attributes: the question that follows adds the
+/// watch.
+#[test]
+fn stat_after_lookup_watches_the_directory() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("d")).unwrap();
+    let kernel = mount_with_inotify(folder.path());
+    let root = Credentials::root();
+    let caller = Caller::new(&kernel, &root, 0);
+    let directory = caller.lookup(&caller.root(), b"d").unwrap().unwrap();
+    directory.stat().unwrap();
+    assert_eq!(directory.ttl(), Duration::MAX);
 }
 
 #[test]

@@ -44,6 +44,10 @@ impl HostInode {
             inode.is_in_place.store(false, Ordering::SeqCst);
         }
         inode.watch_for_events();
+        if self.watch.is_active() && inode.awaits_watch(now_ns) {
+            // The question that follows adds the watch, and its answer needs no time to live.
+            inode.validity().invalidate();
+        }
         Ok(Some(inode))
     }
 

@@ -112,6 +112,17 @@ impl HostInode {
         }
     }
 
+    /// Returns whether this is a directory that gets a watch with the next question to the host.
+    pub(super) fn awaits_watch(&self, now_ns: u64) -> bool {
+        self.is_directory()
+            && !self.watch.is_active()
+            && self
+                .shared
+                .inotify
+                .as_ref()
+                .is_some_and(|inotify| !inotify.is_full(now_ns))
+    }
+
     /// Watches this inode, directly or by its directory, if possible.
     pub(super) fn watch_inode(&self) {
         if self.shared.inotify.is_none() {
