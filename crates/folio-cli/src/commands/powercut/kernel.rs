@@ -4,7 +4,6 @@
 use super::mounted::{How, MountedDisk, SAFE};
 use crate::exit::{Failure, Outcome};
 use folio::block::Device;
-use folio::testing::PowerCutDisk;
 use folio::{Errno, Error, Fs, Kernel, KernelOptions, Result};
 use folio_fuse::{CallObserver, ObservedCall, ObservedKind};
 use rustix::mount::{UnmountFlags, unmount};
@@ -39,17 +38,16 @@ pub(super) struct KernelMount<'a> {
 }
 
 impl<'a> KernelMount<'a> {
-    /// Mounts `disk` on the directory `target` with the words of `-o`; the image is in `folder`.
+    /// Mounts `device` on the directory `target` with the words of `-o`; the image is in `folder`.
     ///
     /// # Errors
     /// Without loop devices, those of mount(8).
     pub(super) fn new(
-        disk: &Arc<PowerCutDisk>,
+        device: Arc<dyn Device>,
         target: &'a Path,
         folder: &Path,
         options: &str,
     ) -> Outcome<Self> {
-        let device = disk.device();
         let fs = Fs::new(Kernel::new(KernelOptions {
             cache_bytes: device.len_bytes() + MEMORY_BYTES,
             ..KernelOptions::default()

@@ -8,6 +8,7 @@
 //!   cuts.rs       builds disks as a power cut leaves them, mounts them, runs the check
 //!     |  kernel.rs   the program on the kernel's ext4
 //!     |  mounted.rs  a disk on a directory
+//!     |  disk.rs     the raw or qcow2 file that stores a disk
 //!   saved.rs      a failing state as a folder     report.rs  text and JSON
 //! ```
 //!
@@ -15,6 +16,7 @@
 //! mounts, `user_command`, `session`, `progress`, `output`.
 
 mod cuts;
+mod disk;
 mod fault;
 mod kernel;
 mod mounted;
@@ -26,17 +28,13 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::session::Session;
 use clap::Args;
 use cuts::{FailingCut, Judge};
+use disk::DiskFile;
 use fault::{Fault, Which};
-use folio::base::Owner;
-use folio::block::tools::{CopyOptions, copy};
-use folio::block::{MemoryDevice, OpenOptions, open};
-use folio::ext4::{self, FormatOptions};
-use folio::testing::PowerCutDisk;
+use folio::block::ImageFormat;
 use mounted::How;
 use recording::{Contender, Program, Recording};
 use report::{PowercutReport, RunReport};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
@@ -49,6 +47,7 @@ Examples:
   folio powercut --compare --run ... --check ...               the same with each of ext4's options
   folio powercut --kernel --run ... --check ...                the program on the kernel's ext4
   folio powercut disk.img --run ... --check ...                on a copy of an image
+  folio powercut --format qcow2 --run ... --check ...          the disk is a qcow2 file; its tables are cut, too
   folio powercut --replay cut-4211                             the check again, on a failing state
 
 The program runs on a disk in memory, mounted at $MNT, and every write and flush of the disk is recorded. Then disks are
@@ -85,6 +84,10 @@ pub(crate) struct Powercut {
     /// Size of the new file system
     #[arg(long, value_name = "SIZE", value_parser = crate::value_parsers::disk_size, default_value = "256M")]
     size: u64,
+    /// Format of the file that stores the disk: the cuts are of its writes. The default is that of
+    /// the image, else raw
+    #[arg(long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format(), conflicts_with = "replay")]
+    format: Option<ImageFormat>,
     /// A command that prepares the file system at $MNT
     #[arg(long, value_name = "COMMAND")]
     setup: Option<String>,
@@ -169,7 +172,10 @@ pub(crate) fn run(powercut: &Powercut, session: &Session) -> Outcome {
     if let Some(saved) = &powercut.replay {
         return trial.replay(saved, &options);
     }
-    let before = content(powercut)?;
+    let before = match &powercut.image {
+        Some(image) => DiskFile::copy_of(image, powercut.format)?,
+        None => DiskFile::create(powercut.format.unwrap_or(ImageFormat::Raw), powercut.size)?,
+    };
     let mut table = Table {
         is_printed: !powercut.json && (powercut.compare || powercut.has_each_fault()),
         report: PowercutReport { runs: Vec::new() },
@@ -245,33 +251,6 @@ impl Powercut {
     }
 }
 
-/// Returns the disk before the program: a new file system, or a copy of the image.
-fn content(powercut: &Powercut) -> Outcome<MemoryDevice> {
-    let Some(image) = &powercut.image else {
-        let disk = MemoryDevice::new(powercut.size);
-        // The programs run as the user.
-        let root_owner = Owner {
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
-        };
-        let options = FormatOptions {
-            root_owner,
-            ..FormatOptions::default()
-        };
-        ext4::format(&disk, &options)
-            .map_err(|error| Failure::usage(format!("--size: {error}")))?;
-        return Ok(disk);
-    };
-    let read_only = OpenOptions {
-        read_only: true,
-        ..OpenOptions::default()
-    };
-    let source = open(image, &read_only).map_err(Failure::image)?;
-    let disk = MemoryDevice::new(source.len_bytes());
-    copy(&*source, &disk, &CopyOptions::default()).map_err(Failure::image)?;
-    Ok(disk)
-}
-
 /// Returns the time after which a program with a fault is killed; it takes `run_time` without one.
 fn fault_limit(run_time: Option<Duration>) -> Duration {
     let longer = run_time.unwrap_or_default().saturating_mul(10);
@@ -287,9 +266,10 @@ struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    fn judge<'a>(&'a self, check: &'a str, options: &str) -> Judge<'a> {
+    fn judge<'a>(&'a self, check: &'a str, format: ImageFormat, options: &str) -> Judge<'a> {
         Judge {
             check,
+            format,
             limit: self.powercut.timeout,
             how: How {
                 options: options.to_owned(),
@@ -303,17 +283,12 @@ impl Trial<'_> {
     }
 
     /// Checks the states of one run, or of a run for each call with a fault.
-    fn run_faults(
-        &self,
-        before: &MemoryDevice,
-        contender: &Contender,
-        table: &mut Table,
-    ) -> Outcome {
+    fn run_faults(&self, before: &DiskFile, contender: &Contender, table: &mut Table) -> Outcome {
         let cuts = self.powercut.cuts as usize;
         let check = self.powercut.check.as_deref().unwrap_or_default();
         // The check only reads what the kernel has left: its options are not for Folio.
         let options = Some(&*contender.options).filter(|_| !contender.is_kernel);
-        let judge = self.judge(check, options.unwrap_or_default());
+        let judge = self.judge(check, before.format, options.unwrap_or_default());
         let Some(fault) = self
             .powercut
             .fault
@@ -363,7 +338,7 @@ impl Trial<'_> {
     /// the check must succeed afterwards.
     fn record(
         &self,
-        before: &MemoryDevice,
+        before: &DiskFile,
         judge: &Judge<'_>,
         contender: &Contender,
         fault: Option<Fault>,
@@ -377,7 +352,7 @@ impl Trial<'_> {
             fault,
             contender,
         };
-        let disk = Arc::new(PowerCutDisk::from_content(before.snapshot()));
+        let disk = before.record().map_err(Failure::image)?;
         let place = judge.place(0);
         let recording = Recording::new(disk, program, &place.mount, &judge.how, self.session)?;
         if fault.is_none()
@@ -404,7 +379,13 @@ impl Trial<'_> {
             None => None,
         };
         let judged = judge.judge(recording, cuts, self.powercut.seed)?;
-        let mut report = RunReport::new(contender, recording, &judged, started.elapsed());
+        let mut report = RunReport::new(
+            judge.format,
+            contender,
+            recording,
+            &judged,
+            started.elapsed(),
+        );
         report.add_fault(recording, at_end);
         if let Some(first) = judged.failing.first() {
             let is_saved = table.report.runs.iter().any(RunReport::is_saved);
@@ -439,7 +420,7 @@ impl Trial<'_> {
         let saved = saved::load(folder)?;
         let check = self.powercut.check.as_deref().unwrap_or(&saved.check);
         let words = [&saved.options, options].join(",");
-        let judge = self.judge(check, words.trim_matches(','));
+        let judge = self.judge(check, saved.format()?, words.trim_matches(','));
         match saved::replay(folder, &judge)? {
             None => {
                 self.session.note("consistent");
