@@ -423,6 +423,56 @@ fn program_that_repeats_failed_call_is_killed() {
     assert_ends(&found, 0, &words);
 }
 
+/// Runs a program whose fsync(2) of a directory, which has only metadata to write, fails.
+fn assert_journal_is_aborted(words: &[&str]) {
+    let folder = TempDir::new().unwrap();
+    let program = "mkdir $MNT/a; sync $MNT && echo synced; mkdir $MNT/b 2> refused; true";
+    let mut all = vec!["--size", "16M", "--cuts", "10", "--run", program];
+    all.extend(["--check", "[ ! -s $ACKED ] && [ ! -e $MNT/b ]"]);
+    all.extend(words);
+    assert_ends(&powercut(&folder, &all), 0, &[" 0 failed the check"]);
+    let refused = fs::read_to_string(folder.path().join("refused")).unwrap();
+    assert!(refused.contains("Read-only file system"), "{refused:?}");
+    assert_unmounted(&folder);
+}
+
+#[test]
+fn failed_directory_fsync_aborts_the_journal() {
+    requires!(fuse);
+    assert_journal_is_aborted(&["--fault", "eio@fsync:1"]);
+    assert_journal_is_aborted(&["--fault", "eio@fsync:1", "--format", "qcow2"]);
+}
+
+#[test]
+fn kernel_aborts_the_journal_too() {
+    requires!(root, loop_devices, fuse, file_system("ext4"));
+    // The first write is that of the journal's superblock.
+    assert_journal_is_aborted(&["--kernel", "--fault", "eio@write:2"]);
+}
+
+/// On the kernel's ext4 a fault strikes the disk, and the kernel loses what it could not write.
+#[test]
+fn kernel_loses_what_a_failed_write_had() {
+    requires!(root, loop_devices, fuse, file_system("ext4"));
+    let each = ["--kernel", "--fault", "eio@write", "--cuts", "40"];
+    let folder = TempDir::new().unwrap();
+    let ignores = counted(&folder, &counter("true"), &each);
+    assert_ends(&ignores, 1, &["eio@write:1 ", "is lost"]);
+    let stops = counted(&folder, &counter("exit 1"), &each);
+    assert_ends(&stops, 0, &["eio@write:1 ", "eio@write:3 "]);
+    let flush = ["--kernel", "--fault", "eio@fsync:1", "--format", "qcow2"];
+    let flush = counted(&folder, &counter("exit 1"), &flush);
+    let words = ["eio@fsync:1: the program failed (exit status: 1)"];
+    assert_ends(&flush, 0, &words);
+    let killed = ["--kernel", "--fault", "kill@write:2", "--cuts", "20"];
+    let killed = counted(&folder, &counter("exit 1"), &killed);
+    assert_ends(&killed, 0, &["the program failed (signal: 9"]);
+    let ninth = ["--kernel", "--fault", "eio@write:999"];
+    let ninth = counted(&folder, &counter("exit 1"), &ninth);
+    assert_ends(&ninth, 1, &["the disk gets only "]);
+    assert_unmounted(&folder);
+}
+
 #[test]
 fn kernel_without_root_is_a_usage_error() {
     if root().met().is_ok() {
@@ -508,8 +558,15 @@ fn kernel_is_compared() {
         1,
         &["\nkernel noauto_da_alloc ", "kernel nobarrier"],
     );
-    let fault = rename(&folder, OLD_OR_NEW, &["--kernel", "--fault", "eio@fsync"]);
-    assert_ends(&fault, 2, &["--fault"]);
+    let fault = ["--compare", "--kernel", "--fault", "eio@fsync"];
+    let fault = rename(&folder, OLD_OR_NEW, &fault);
+    assert_ends(&fault, 2, &["those of the disk: run them one by one"]);
+    let full = rename(
+        &folder,
+        OLD_OR_NEW,
+        &["--kernel", "--fault", "enospc@write"],
+    );
+    assert_ends(&full, 2, &["each error of a disk as EIO: use eio"]);
     let unknown = rename(&folder, OLD_OR_NEW, &["--kernel", "-o", "nonsense"]);
     assert_ends(&unknown, 1, &["--kernel: mount: "]);
 }

@@ -46,6 +46,7 @@ Examples:
   folio powercut --fault kill@any --run ... --check ...        the program is killed before each change
   folio powercut --compare --run ... --check ...               the same with each of ext4's options
   folio powercut --kernel --run ... --check ...                the program on the kernel's ext4
+  folio powercut --kernel --fault eio@write --run ...          each write of its disk fails once
   folio powercut disk.img --run ... --check ...                on a copy of an image
   folio powercut --format qcow2 --run ... --check ...          the disk is a qcow2 file; its tables are cut, too
   folio powercut --replay cut-4211                             the check again, on a failing state
@@ -118,8 +119,8 @@ pub(crate) struct Powercut {
     #[arg(long, conflicts_with = "replay")]
     compare: bool,
     /// Run the program on the kernel's ext4 (root and loop devices); checks stay on Folio's. With
-    /// --compare after the rows of Folio's
-    #[arg(long, conflicts_with_all = ["replay", "fault"])]
+    /// --compare after the rows of Folio's. A fault strikes a call of the disk: a write or a flush
+    #[arg(long, conflicts_with = "replay")]
     kernel: bool,
     /// Folder for the folder of the first failing state
     #[arg(long, value_name = "FOLDER", default_value = ".")]
@@ -156,6 +157,7 @@ pub(crate) fn run(powercut: &Powercut, session: &Session) -> Outcome {
     if powercut.kernel && !rustix::process::geteuid().is_root() {
         return Err(Failure::usage("--kernel: run as root, for a loop device"));
     }
+    powercut.check_kernel_fault()?;
     // Before the first thread. Without namespaces the mounts are among the host's.
     let has_own_mounts = folio_run::unshare_mounts().is_ok();
     let folder = tempfile::Builder::new().prefix("folio-powercut-").tempdir();
@@ -230,6 +232,25 @@ impl Table {
 }
 
 impl Powercut {
+    /// Refuses faults that the kernel's ext4 cannot have.
+    fn check_kernel_fault(&self) -> Outcome {
+        let Some(fault) = self.fault.filter(|_| self.kernel) else {
+            return Ok(());
+        };
+        if !fault.is_of_disk() {
+            let text = format!(
+                "--fault {fault} --kernel: the kernel reports each error of a disk as EIO: use eio"
+            );
+            return Err(Failure::usage(text));
+        }
+        if self.compare {
+            let text = "--compare --kernel --fault: on Folio's ext4 a fault counts calls of the \
+                        program, on the kernel's those of the disk: run them one by one";
+            return Err(Failure::usage(text));
+        }
+        Ok(())
+    }
+
     /// Returns whether there is a run for each call of a kind.
     fn has_each_fault(&self) -> bool {
         self.fault.is_some_and(|fault| fault.which == Which::Each)
@@ -288,6 +309,11 @@ impl Trial<'_> {
         let check = self.powercut.check.as_deref().unwrap_or_default();
         // The check only reads what the kernel has left: its options are not for Folio.
         let options = Some(&*contender.options).filter(|_| !contender.is_kernel);
+        let caller = if contender.is_kernel {
+            "while the program runs, the disk gets"
+        } else {
+            "the program makes"
+        };
         let judge = self.judge(check, before.format, options.unwrap_or_default());
         let Some(fault) = self
             .powercut
@@ -297,7 +323,7 @@ impl Trial<'_> {
             let recording = self.record(before, &judge, contender, self.powercut.fault, None)?;
             if let Some(fault) = self.powercut.fault.filter(|_| !recording.has_met_fault) {
                 let made = recording.count(fault.calls);
-                let text = format!("--fault {fault}: the program makes only {made} such calls");
+                let text = format!("--fault {fault}: {caller} only {made} such calls");
                 return Err(Failure::new(text));
             }
             return self.check_states(&judge, &recording, contender, cuts, table);
@@ -307,7 +333,7 @@ impl Trial<'_> {
         let count = without_fault.count(fault.calls) as usize;
         drop(without_fault);
         if count == 0 {
-            let text = format!("--fault {fault}: the program makes no such call");
+            let text = format!("--fault {fault}: {caller} no such call");
             return Err(Failure::new(text));
         }
         let runs = count.min(cuts);

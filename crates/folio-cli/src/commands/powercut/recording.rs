@@ -67,7 +67,13 @@ impl<'a> Mounted<'a> {
             return Ok(Self::Folio(MountedDisk::new(device, target, how)?));
         }
         let folder = target.with_file_name("disk");
-        let mounted = KernelMount::new(device, target, &folder, &contender.options)?;
+        let mounted = KernelMount::new(
+            device,
+            target,
+            &folder,
+            &contender.options,
+            how.observer.clone(),
+        )?;
         Ok(Self::Kernel(mounted))
     }
 
@@ -79,15 +85,28 @@ impl<'a> Mounted<'a> {
     }
 
     /// Unmounts; returns the moment of the file at which the states end.
-    fn close(self, disk: &RecordedDisk, target: &Path) -> Outcome<usize> {
+    fn close(self, disk: &RecordedDisk, target: &Path, has_fault: bool) -> Outcome<usize> {
+        // After a failed commit nothing more can be written.
+        let is_fatal = |error: Option<Errno>| {
+            let is_of_fault = matches!(error, Some(Errno::IO | Errno::ROFS));
+            !(has_fault && is_of_fault)
+        };
         match self {
             Self::Folio(mounted) => {
-                mounted.close()?;
+                if let Err(error) = mounted.close()
+                    && is_fatal(Some(error.errno()))
+                {
+                    return Err(error.into());
+                }
                 disk.device.mark_closed()?;
                 Ok(disk.file.now())
             }
             Self::Kernel(mounted) => {
-                sync_mount(target)?;
+                if let Err(error) = sync_mount(target)
+                    && is_fatal(Errno::from_io_error(&error))
+                {
+                    return Err(error.into());
+                }
                 // An unmount writes the superblock without the journal. Its torn writes, which
                 // e2fsck repairs, are not about the program.
                 let end = disk.file.now();
@@ -153,7 +172,9 @@ impl Recording {
     ) -> Outcome<Self> {
         let device = Arc::new(FaultDevice::new(disk.device.clone(), 0));
         let injector = program.fault;
-        let injector = injector.map(|fault| Injector::new(fault, device.clone()));
+        // On the kernel's ext4 the calls are those of the disk.
+        let below = (!program.contender.is_kernel).then(|| device.clone());
+        let injector = injector.map(|fault| Injector::new(fault, below));
         let log = Arc::new(CallLog::new(disk.file.clone(), injector));
         let how = How {
             observer: Some(log.clone()),
@@ -196,7 +217,7 @@ impl Recording {
         if program.fault.is_none() {
             check_success("--run", failure.clone())?;
         }
-        let end = mounted.close(&disk, target)?;
+        let end = mounted.close(&disk, target, program.fault.is_some())?;
         Ok(Self {
             writes: end - start_moment,
             disk: disk.file,

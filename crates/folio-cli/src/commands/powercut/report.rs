@@ -140,7 +140,12 @@ impl RunReport {
         failing: &FailingCut,
         saved: Option<&Path>,
     ) {
-        let calls = recording.calls_before(failing.write);
+        // On the kernel's ext4 they are those of its disk.
+        let calls = if self.kernel {
+            &[]
+        } else {
+            recording.calls_before(failing.write)
+        };
         let in_progress = |call: &Call| call.end.is_none_or(|end| end > failing.write);
         let last = &calls[calls.len().saturating_sub(CALLS_MAX)..];
         let lost = failing.cut.lost();
