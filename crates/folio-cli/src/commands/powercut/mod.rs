@@ -62,13 +62,15 @@ program has ended, until everything is written.
 
 The file system is Folio's ext4, with the options of -o. The states are those that Linux's could leave, too; only the
 default differs: Folio writes a file that replaces another one before the commit that renames it. With --kernel it is the
-ext4 of the running kernel, on a loop device over the recorded disk.
+ext4 of the running kernel, on a loop device over the recorded disk. With --format qcow2 the disk is a qcow2 file: its
+writes are recorded and cut, with those of its tables. A given image keeps its format.
 
 A fault strikes one call of the program: --fault eio@fsync:3 its third fsync(2), eio@fsync each one, in a run of its own;
 enospc@write:3.. all writes from the third on. An fsync(2) that fails leaves its data unwritten, and reports that once to
 each open file, as in Linux: a program that repeats the call, and then says that all is stored, has lost it. kill@write
 kills the program in place of a write. The program may then fail: what it has said must hold. The check also runs on what
-it leaves without a power cut. A program that repeats the call without end is killed: see --for.
+it leaves without a power cut. A program that repeats the call without end is killed: see --for. With --kernel the calls
+are those of the disk: @write its writes, @fsync its flushes.
 
 The first failing state is reduced to fewer lost writes, and saved in a new folder cut-N. The same seed gives the same
 cuts of one record; another run of the program writes another record.
