@@ -464,6 +464,9 @@ fn kernel_loses_what_a_failed_write_had() {
     let flush = counted(&folder, &counter("exit 1"), &flush);
     let words = ["eio@fsync:1: the program failed (exit status: 1)"];
     assert_ends(&flush, 0, &words);
+    let full = ["--kernel", "--fault", "enospc@write:1..", "--cuts", "20"];
+    let full = counted(&folder, &counter("exit 1"), &full);
+    assert_ends(&full, 0, &["the program failed (exit status: 1)"]);
     let killed = ["--kernel", "--fault", "kill@write:2", "--cuts", "20"];
     let killed = counted(&folder, &counter("exit 1"), &killed);
     assert_ends(&killed, 0, &["the program failed (signal: 9"]);
@@ -561,12 +564,6 @@ fn kernel_is_compared() {
     let fault = ["--compare", "--kernel", "--fault", "eio@fsync"];
     let fault = rename(&folder, OLD_OR_NEW, &fault);
     assert_ends(&fault, 2, &["those of the disk: run them one by one"]);
-    let full = rename(
-        &folder,
-        OLD_OR_NEW,
-        &["--kernel", "--fault", "enospc@write"],
-    );
-    assert_ends(&full, 2, &["each error of a disk as EIO: use eio"]);
     let unknown = rename(&folder, OLD_OR_NEW, &["--kernel", "-o", "nonsense"]);
     assert_ends(&unknown, 1, &["--kernel: mount: "]);
 }

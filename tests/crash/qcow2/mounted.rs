@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 const DISK_BYTES: u64 = 32 << 20;
 const FILES: usize = 12;
-const CUTS: usize = 60;
+const CUTS: usize = 36;
 
 /// Returns a qcow2 file with an empty ext4, and where the file ends.
 fn formatted(cluster_bytes: u32) -> (MemoryDevice, u64) {

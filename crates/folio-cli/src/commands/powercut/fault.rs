@@ -66,12 +66,6 @@ impl Calls {
 }
 
 impl Fault {
-    /// Returns whether a disk of the kernel can have it: the kernel reports no other error than EIO
-    /// of one.
-    pub(super) fn is_of_disk(self) -> bool {
-        self.effect != Effect::Fails(Errno::NOSPC)
-    }
-
     /// Returns the fault of one call alone.
     pub(super) fn nth(self, number: u64) -> Self {
         Self {

@@ -234,18 +234,9 @@ impl Table {
 }
 
 impl Powercut {
-    /// Refuses faults that the kernel's ext4 cannot have.
+    /// Refuses faults that count different calls in the rows of one table.
     fn check_kernel_fault(&self) -> Outcome {
-        let Some(fault) = self.fault.filter(|_| self.kernel) else {
-            return Ok(());
-        };
-        if !fault.is_of_disk() {
-            let text = format!(
-                "--fault {fault} --kernel: the kernel reports each error of a disk as EIO: use eio"
-            );
-            return Err(Failure::usage(text));
-        }
-        if self.compare {
+        if self.compare && self.kernel && self.fault.is_some() {
             let text = "--compare --kernel --fault: on Folio's ext4 a fault counts calls of the \
                         program, on the kernel's those of the disk: run them one by one";
             return Err(Failure::usage(text));

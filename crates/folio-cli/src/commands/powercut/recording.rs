@@ -88,7 +88,7 @@ impl<'a> Mounted<'a> {
     fn close(self, disk: &RecordedDisk, target: &Path, has_fault: bool) -> Outcome<usize> {
         // After a failed commit nothing more can be written.
         let is_fatal = |error: Option<Errno>| {
-            let is_of_fault = matches!(error, Some(Errno::IO | Errno::ROFS));
+            let is_of_fault = matches!(error, Some(Errno::IO | Errno::NOSPC | Errno::ROFS));
             !(has_fault && is_of_fault)
         };
         match self {
