@@ -187,17 +187,47 @@ fn image_stays_as_it_is() {
         .unwrap();
     assert!(made.status.success(), "{}", text(&made));
     let before = fs::read(&image).unwrap();
-    let words = [
-        "disk.qcow2",
-        "--cuts",
-        "10",
-        "--run",
-        "echo x > $MNT/x; sync $MNT/x; rmdir $MNT/lost+found",
-        "--check",
-        "[ -e $MNT/x ] || [ -e $MNT/lost+found ]",
-    ];
-    assert_ends(&powercut(&folder, &words), 0, &["0 failed the check"]);
+    let overlay = folder.path().join("overlay.qcow2");
+    let made = command(FOLIO)
+        .args(["image", "create", "-f", "qcow2", "-F", "qcow2", "-b"])
+        .args([&image, &overlay])
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", text(&made));
+    for (image, words, format) in [
+        ("disk.qcow2", &[][..], "qcow2"),
+        ("disk.qcow2", &["--format", "raw"][..], "raw"),
+        ("overlay.qcow2", &[][..], "qcow2"),
+    ] {
+        let run = "echo x > $MNT/x; sync $MNT/x; rmdir $MNT/lost+found";
+        let check = "[ -e $MNT/x ] || [ -e $MNT/lost+found ]";
+        let mut all = vec![image, "--cuts", "10", "--run", run, "--check", check];
+        all.extend(["--json"].iter().chain(words));
+        let found = powercut(&folder, &all);
+        assert_ends(&found, 0, &["\"failing\": 0"]);
+        let report: serde_json::Value = serde_json::from_slice(&found.stdout).unwrap();
+        assert_eq!(report["runs"][0]["format"], format);
+    }
     assert!(fs::read(&image).unwrap() == before);
+}
+
+/// The tables of qcow2 are recorded and cut with the data.
+#[test]
+fn qcow2_state_is_found_saved_and_replayed() {
+    requires!(fuse, tool("qemu-img"));
+    let folder = TempDir::new().unwrap();
+    let on_qcow2 = ["--format", "qcow2"];
+    assert_ends(&rename(&folder, OLD_OR_NEW, &on_qcow2), 0, &[" 0 failed"]);
+    let words = [&on_qcow2[..], &["-o", "noauto_da_alloc"]].concat();
+    assert_ends(&rename(&folder, OLD_OR_NEW, &words), 1, &["config: ''"]);
+    let cut = saved(&folder).remove(0);
+    let image = cut.join("disk.qcow2");
+    let mut check = command("qemu-img");
+    let checked = check.args(["check", "-r", "leaks"]).arg(&image).output();
+    let checked = checked.unwrap();
+    assert!(checked.status.success(), "{}", text(&checked));
+    let name = cut.file_name().unwrap().to_str().unwrap();
+    assert_ends(&powercut(&folder, &["--replay", name]), 1, &["config: ''"]);
 }
 
 #[test]
@@ -393,6 +423,59 @@ fn program_that_repeats_failed_call_is_killed() {
     assert_ends(&found, 0, &words);
 }
 
+/// Runs a program whose fsync(2) of a directory, which has only metadata to write, fails.
+fn assert_journal_is_aborted(words: &[&str]) {
+    let folder = TempDir::new().unwrap();
+    let program = "mkdir $MNT/a; sync $MNT && echo synced; mkdir $MNT/b 2> refused; true";
+    let mut all = vec!["--size", "16M", "--cuts", "10", "--run", program];
+    all.extend(["--check", "[ ! -s $ACKED ] && [ ! -e $MNT/b ]"]);
+    all.extend(words);
+    assert_ends(&powercut(&folder, &all), 0, &[" 0 failed the check"]);
+    let refused = fs::read_to_string(folder.path().join("refused")).unwrap();
+    assert!(refused.contains("Read-only file system"), "{refused:?}");
+    assert_unmounted(&folder);
+}
+
+#[test]
+fn failed_directory_fsync_aborts_the_journal() {
+    requires!(fuse);
+    assert_journal_is_aborted(&["--fault", "eio@fsync:1"]);
+    assert_journal_is_aborted(&["--fault", "eio@fsync:1", "--format", "qcow2"]);
+}
+
+#[test]
+fn kernel_aborts_the_journal_too() {
+    requires!(root, loop_devices, fuse, file_system("ext4"));
+    // The first write is that of the journal's superblock.
+    assert_journal_is_aborted(&["--kernel", "--fault", "eio@write:2"]);
+}
+
+/// On the kernel's ext4 a fault strikes the disk, and the kernel loses what it could not write.
+#[test]
+fn kernel_loses_what_a_failed_write_had() {
+    requires!(root, loop_devices, fuse, file_system("ext4"));
+    let each = ["--kernel", "--fault", "eio@write", "--cuts", "40"];
+    let folder = TempDir::new().unwrap();
+    let ignores = counted(&folder, &counter("true"), &each);
+    assert_ends(&ignores, 1, &["eio@write:1 ", "is lost"]);
+    let stops = counted(&folder, &counter("exit 1"), &each);
+    assert_ends(&stops, 0, &["eio@write:1 ", "eio@write:3 "]);
+    let flush = ["--kernel", "--fault", "eio@fsync:1", "--format", "qcow2"];
+    let flush = counted(&folder, &counter("exit 1"), &flush);
+    let words = ["eio@fsync:1: the program failed (exit status: 1)"];
+    assert_ends(&flush, 0, &words);
+    let full = ["--kernel", "--fault", "enospc@write:1..", "--cuts", "20"];
+    let full = counted(&folder, &counter("exit 1"), &full);
+    assert_ends(&full, 0, &["the program failed (exit status: 1)"]);
+    let killed = ["--kernel", "--fault", "kill@write:2", "--cuts", "20"];
+    let killed = counted(&folder, &counter("exit 1"), &killed);
+    assert_ends(&killed, 0, &["the program failed (signal: 9"]);
+    let ninth = ["--kernel", "--fault", "eio@write:999"];
+    let ninth = counted(&folder, &counter("exit 1"), &ninth);
+    assert_ends(&ninth, 1, &["the disk gets only "]);
+    assert_unmounted(&folder);
+}
+
 #[test]
 fn kernel_without_root_is_a_usage_error() {
     if root().met().is_ok() {
@@ -478,8 +561,9 @@ fn kernel_is_compared() {
         1,
         &["\nkernel noauto_da_alloc ", "kernel nobarrier"],
     );
-    let fault = rename(&folder, OLD_OR_NEW, &["--kernel", "--fault", "eio@fsync"]);
-    assert_ends(&fault, 2, &["--fault"]);
+    let fault = ["--compare", "--kernel", "--fault", "eio@fsync"];
+    let fault = rename(&folder, OLD_OR_NEW, &fault);
+    assert_ends(&fault, 2, &["those of the disk: run them one by one"]);
     let unknown = rename(&folder, OLD_OR_NEW, &["--kernel", "-o", "nonsense"]);
     assert_ends(&unknown, 1, &["--kernel: mount: "]);
 }
@@ -487,22 +571,27 @@ fn kernel_is_compared() {
 #[test]
 fn sqlite_is_judged_as_it_documents_itself() {
     requires!(fuse, tool("sqlite3"));
-    let run = |sync: &str| {
+    let run = |journal: &str, sync: &str, format: &str| {
         let folder = TempDir::new().unwrap();
         let program = format!(
             "for n in 1 2 3 4 5 6; do sqlite3 $MNT/db \
              \"PRAGMA synchronous={sync}; INSERT INTO t VALUES($n);\" && echo $n; done"
         );
-        let setup = "sqlite3 $MNT/db 'PRAGMA journal_mode=TRUNCATE; CREATE TABLE t(n)' > /dev/null";
+        let setup = &format!(
+            "sqlite3 $MNT/db 'PRAGMA journal_mode={journal}; CREATE TABLE t(n)' > /dev/null"
+        );
         let check = "[ \"$(sqlite3 $MNT/db 'PRAGMA integrity_check')\" = ok ] || exit 1; \
                      for n in $(cat $ACKED); do \
                      [ \"$(sqlite3 $MNT/db \"SELECT 1 FROM t WHERE n=$n\")\" = 1 ] || \
                      { echo \"row $n is lost\"; exit 1; }; done";
         let words = [
             "--size", "16M", "--cuts", "40", "--setup", setup, "--run", &program, "--check", check,
+            "--format", format,
         ];
         powercut(&folder, &words)
     };
-    assert_ends(&run("EXTRA"), 0, &[" 0 failed the check"]);
-    assert_ends(&run("OFF"), 1, &["failed the check"]);
+    let clean = [" 0 failed the check"];
+    assert_ends(&run("TRUNCATE", "EXTRA", "raw"), 0, &clean);
+    assert_ends(&run("WAL", "FULL", "qcow2"), 0, &clean);
+    assert_ends(&run("TRUNCATE", "OFF", "raw"), 1, &["failed the check"]);
 }

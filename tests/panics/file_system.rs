@@ -3,10 +3,10 @@
 use folio::cache::{Mapping, Store};
 use folio::syscall::Credentials;
 use folio::vfs::{
-    AttributeChange, Attributes, DeviceNumber, FileOperations, FileSystem, FileSystemStatistics,
-    FileType, Inode, InodeCommon, InodeNumber,
+    AttributeChange, Attributes, FileOperations, FileSystem, FileSystemStatistics, FileType, Inode,
+    InodeCommon, InodeNumber,
 };
-use folio::{Errno, Kernel, Result, Timespec};
+use folio::{Errno, Kernel, Result};
 use std::any::Any;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -174,21 +174,5 @@ impl Store for File {
 }
 
 fn attributes(number: u64, file_type: FileType) -> Attributes {
-    let time = Timespec::default();
-    Attributes {
-        number: InodeNumber(number),
-        file_type,
-        mode: 0o777,
-        uid: 0,
-        gid: 0,
-        link_count: 1,
-        size_bytes: 0,
-        blocks_512: 0,
-        block_size: 4096,
-        device: DeviceNumber::default(),
-        accessed: time,
-        modified: time,
-        changed: time,
-        created: None,
-    }
+    Attributes::new(InodeNumber(number), file_type, 0o777)
 }

@@ -2,7 +2,7 @@
 
 use crate::outcome::Outcome;
 use crate::published::PublishedCase;
-pub(crate) use crate::rows::{Evidence, Row, Sample, Unit, middle, ratio};
+pub(crate) use crate::rows::{Evidence, Row, Sample, Unit, ratio};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 

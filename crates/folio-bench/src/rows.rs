@@ -1,6 +1,7 @@
 //! Rows of a report: the figures of one contender at one job, their unit, their spread and the
 //! evidence for them.
 
+use folio_pagecache::median;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -137,16 +138,6 @@ impl Sample {
     }
 }
 
-/// The median; 0 of nothing.
-pub(crate) fn middle(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => 0.0,
-        len if len % 2 == 1 => values[len / 2],
-        len => f64::midpoint(values[len / 2 - 1], values[len / 2]),
-    }
-}
-
 impl Unit {
     /// Whether more is better.
     pub(crate) fn is_rate(self) -> bool {
@@ -223,7 +214,7 @@ impl Row {
         Self {
             job: job.into(),
             contender: contender.into(),
-            median: middle(rounds.clone()),
+            median: median(rounds.clone()),
             least,
             most,
             rounds,
@@ -266,7 +257,7 @@ impl Row {
         for name in names {
             let counts = samples.iter().map(|sample| sample.requests.get(name));
             let counts = counts.map(|count| count.copied().unwrap_or(0.0)).collect();
-            row.requests.insert(name.clone(), middle(counts));
+            row.requests.insert(name.clone(), median(counts));
         }
         row
     }
@@ -280,7 +271,7 @@ impl Evidence {
                 .iter()
                 .filter_map(|sample| field(&sample.evidence))
                 .collect();
-            (!seen.is_empty()).then(|| middle(seen))
+            (!seen.is_empty()).then(|| median(seen))
         };
         Self {
             cached_before: of(|seen| seen.cached_before),

@@ -6,7 +6,6 @@
 //! The file system has one file, `/squares`: a million lines of 16 bytes that exist nowhere. The
 //! page cache asks for the pages that a reader needs, and keeps them.
 
-use folio::base::DeviceNumber;
 use folio::cache::{Mapping, Store};
 use folio::syscall::Credentials;
 use folio::vfs::{
@@ -189,21 +188,14 @@ impl Store for Squares {
 fn attributes(number: InodeNumber, file_type: FileType, size_bytes: u64) -> Attributes {
     let is_directory = file_type == FileType::Directory;
     let time = Timespec::new(1_700_000_000, 0);
+    let mode = if is_directory { 0o555 } else { 0o444 };
     Attributes {
-        number,
-        file_type,
-        mode: if is_directory { 0o555 } else { 0o444 },
-        uid: 0,
-        gid: 0,
         link_count: if is_directory { 2 } else { 1 },
         size_bytes,
-        blocks_512: 0,
-        block_size: 4096,
-        device: DeviceNumber::default(),
         accessed: time,
         modified: time,
         changed: time,
-        created: None,
+        ..Attributes::new(number, file_type, mode)
     }
 }
 

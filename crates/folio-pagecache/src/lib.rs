@@ -8,6 +8,7 @@
 //!   hotset     the resident ranges of files, saved and loaded
 //!   memory     memory available; meminfo: its use; top: the files that fill it
 //!   fit        the memory that a workload needs
+//!   median     of repeated measurements
 //!   sys        cachestat(2), mincore(2), FIEMAP
 //! ```
 //!
@@ -21,6 +22,7 @@ mod fit;
 #[doc(hidden)]
 pub mod fuzzing;
 mod hotset;
+mod median;
 mod meminfo;
 mod memory;
 mod open;
@@ -35,6 +37,7 @@ mod warm;
 
 pub use fit::{Fit, FitReport, Method, Need, Point, Workload, fit_svg};
 pub use hotset::{HotSetReport, Match, load, save, save_at};
+pub use median::median;
 pub use meminfo::{MemInfo, Pressure, Rates};
 pub use memory::Memory;
 pub use residency::{

@@ -294,7 +294,7 @@ fn sealed(device: &Arc<dyn Device>) -> Arc<dyn Device> {
 }
 
 /// Returns whether the header marks the refcounts as stale.
-fn has_dirty_bit(device: &dyn Device) -> bool {
+pub(super) fn has_dirty_bit(device: &dyn Device) -> bool {
     let (mut version, mut features) = ([0; 8], [0; 8]);
     device.read_at(&mut version, 0).unwrap();
     device.read_at(&mut features, 72).unwrap();
@@ -319,7 +319,7 @@ fn sound(device: &Arc<dyn Device>, repair: Repair) -> Result<ImageCheck, String>
 }
 
 /// Checks with `qemu-img check` that clusters leak at most.
-fn qemu_check(path: &Path, options: &[&str]) -> Result<(), String> {
+pub(super) fn qemu_check(path: &Path, options: &[&str]) -> Result<(), String> {
     const LEAKS: i32 = 3;
     let output = command("qemu-img")
         .args(["check", "-f", "qcow2"])

@@ -5,10 +5,12 @@
 //!   disk     writes, zeros, discards and flushes on an image, recorded and logged
 //!   threads  the same by several threads
 //!   judge    reads the image after a cut, continues writing, and compares with QEMU
+//!   mounted  ext4 on an image, as `folio powercut --format qcow2` records it
 //! ```
 
 mod disk;
 mod judge;
+mod mounted;
 mod source;
 mod threads;
 

@@ -18,7 +18,8 @@ use crate::command::lacking;
 use crate::options::{DiskDir, is_wanted};
 use crate::outcome::{Context, Outcome};
 use crate::race::{Run, scratch_in};
-use crate::report::{Report, Row, Table, Unit, middle};
+use crate::report::{Report, Row, Table, Unit};
+use folio_pagecache::median;
 use place::OpenPlace;
 use setup::{Cure, Setup, Subject};
 use std::collections::BTreeMap;
@@ -220,7 +221,7 @@ impl Scene<'_> {
             before.push(self.shell(&self.setup.command)?);
             after.push(self.shell(cured)?);
         }
-        Ok(Some(middle(before) - middle(after)))
+        Ok(Some(median(before) - median(after)))
     }
 }
 

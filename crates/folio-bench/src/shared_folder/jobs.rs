@@ -3,6 +3,7 @@
 use crate::outcome::{Context, Outcome};
 use crate::random::Random;
 use crate::view::{Access, View};
+use folio_pagecache::median;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::Path;
@@ -345,7 +346,7 @@ pub(super) fn middle_and_most(delays: Vec<f64>) -> [Figure; 2] {
     let most = delays.iter().copied().fold(0.0, f64::max);
     let figure = |job, value| Figure { job, value };
     [
-        figure(Job::ChangeSeen, crate::report::middle(delays)),
+        figure(Job::ChangeSeen, median(delays)),
         figure(Job::ChangeSeenMost, most),
     ]
 }

@@ -1,7 +1,6 @@
 //! A device as the only file of a file system: each read of the file is a read of the device. It is
 //! the backing file of a loop device.
 
-use folio::base::DeviceNumber;
 use folio::block::Device;
 use folio::cache::{CacheOptions, Mapping, PageCache};
 use folio::vfs::{
@@ -9,7 +8,7 @@ use folio::vfs::{
     FileOperations, FileSystem, FileSystemStatistics, FileType, Inode, InodeCommon, InodeLock,
     InodeNumber,
 };
-use folio::{Errno, Result, Timespec};
+use folio::{Errno, Result};
 use std::any::Any;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -64,22 +63,11 @@ impl DeviceFileSystem {
 }
 
 fn common(number: InodeNumber, file_type: FileType, mode: u16, size_bytes: u64) -> InodeCommon {
-    let long_ago = Timespec::new(0, 0);
     let attributes = AttributeCell::new(&Attributes {
-        number,
-        file_type,
-        mode,
-        uid: 0,
-        gid: 0,
-        link_count: 1,
         size_bytes,
         blocks_512: size_bytes / 512,
         block_size: BLOCK,
-        device: DeviceNumber::default(),
-        accessed: long_ago,
-        modified: long_ago,
-        changed: long_ago,
-        created: None,
+        ..Attributes::new(number, file_type, mode)
     });
     InodeCommon {
         number,

@@ -8,6 +8,7 @@ use crate::probe::rename::Rename;
 use crate::probe::rewrite::{Flush, Rewrite, at_rename, flushes_at_rename, is_flush};
 use crate::probe::{Fact, Facts, Kind};
 use crate::text::{quote, round};
+use folio_pagecache::median;
 
 const LAYER: &str = "file-system";
 const DELAYED: &str = "no-delayed-allocation";
@@ -179,12 +180,8 @@ fn renamed(facts: &Facts, own: &FileSystem, tried: &Fact<Vec<Rename>>) -> Check 
         Err(why) => return Check::unknown(LAYER, RENAME, why.clone()),
     };
     let median_us = |time: fn(&Rename) -> u64| {
-        let mut all: Vec<_> = tries.iter().map(time).collect();
-        all.sort_unstable();
-        round(
-            all.get(all.len() / 2).copied().unwrap_or(0) as f64 / 1000.0,
-            0,
-        )
+        let all = tries.iter().map(|one| time(one) as f64 / 1000.0);
+        round(median(all.collect()), 0)
     };
     match flushes_at_rename(tries) {
         Some(true) => {

@@ -2,6 +2,7 @@
 
 use crate::finding::{Certainty, Check};
 use crate::text::round;
+use folio_pagecache::median;
 
 /// Why nothing is concluded from times that differ from place to place.
 pub(super) const VARIES: &str = "whether that is slow varies: try again on a quiet machine";
@@ -24,12 +25,18 @@ impl FirstWriteCost {
         pairs: impl Iterator<Item = (u64, u64)> + Clone,
         slow_factor: f64,
     ) -> Option<Self> {
-        let (first, again): (Vec<u64>, Vec<u64>) = pairs.clone().unzip();
+        let times_us = |time: fn((u64, u64)) -> u64| {
+            let times: Vec<f64> = pairs
+                .clone()
+                .map(|pair| time(pair) as f64 / 1000.0)
+                .collect();
+            (!times.is_empty()).then(|| round(median(times), 0))
+        };
         let is_slow =
             |&(first, again): &(u64, u64)| first as f64 >= slow_factor * again.max(1000) as f64;
         Some(Self {
-            first_us: median_us(first)?,
-            again_us: median_us(again)?,
+            first_us: times_us(|(first, _)| first)?,
+            again_us: times_us(|(_, again)| again)?,
             slow: pairs.clone().filter(is_slow).count(),
             places: pairs.count(),
             slow_factor,
@@ -91,10 +98,4 @@ impl FirstWriteCost {
             .with("slow_places", self.slow)
             .with("places", self.places)
     }
-}
-
-fn median_us(mut times_ns: Vec<u64>) -> Option<f64> {
-    times_ns.sort_unstable();
-    let median_ns = times_ns.get(times_ns.len() / 2)?;
-    Some(round(*median_ns as f64 / 1000.0, 0))
 }

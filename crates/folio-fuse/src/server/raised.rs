@@ -8,8 +8,8 @@ use crate::wire::abi::{AttrOut, EntryOut, MkdirIn, MknodIn, OpenOut, StatxOut, i
 use crate::wire::encode::{mknod_type, statx};
 use crate::wire::op;
 use folio::syscall::Handle;
-use folio::vfs::{Attributes, DeviceNumber, FileType, InodeNumber};
-use folio::{Errno, Result, Timespec};
+use folio::vfs::{Attributes, FileType, InodeNumber};
+use folio::{Errno, Result};
 use std::time::Duration;
 
 impl Server {
@@ -217,21 +217,9 @@ impl Server {
 /// Returns the attributes of a file that the host does not have. It is the server's own, so that
 /// the thread may change it.
 fn attributes_of_placeholder(node: u64, file_type: FileType) -> Attributes {
-    let time = Timespec::default();
     Attributes {
-        number: InodeNumber(node),
-        file_type,
-        mode: 0o700,
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
-        link_count: 1,
-        size_bytes: 0,
-        blocks_512: 0,
-        block_size: 4096,
-        device: DeviceNumber::default(),
-        accessed: time,
-        modified: time,
-        changed: time,
-        created: None,
+        ..Attributes::new(InodeNumber(node), file_type, 0o700)
     }
 }

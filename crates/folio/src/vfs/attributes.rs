@@ -79,6 +79,29 @@ pub struct Attributes {
     pub created: Option<Timespec>,
 }
 
+impl Attributes {
+    /// Returns the attributes of an empty inode of root with one name, and times of 0.
+    pub fn new(number: InodeNumber, file_type: FileType, mode: u16) -> Self {
+        let time = Timespec::default();
+        Self {
+            number,
+            file_type,
+            mode,
+            uid: 0,
+            gid: 0,
+            link_count: 1,
+            size_bytes: 0,
+            blocks_512: 0,
+            block_size: 4096,
+            device: DeviceNumber::default(),
+            accessed: time,
+            modified: time,
+            changed: time,
+            created: None,
+        }
+    }
+}
+
 /// A new value of a timestamp, as in utimensat(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetTime {

@@ -8,7 +8,7 @@ use super::{
     Location, MountOptions, NewInode, OpenFlags, Vfs,
 };
 use crate::base::lock::Mutex;
-use crate::base::{DeviceNumber, Errno, InodeNumber, Result, Timespec, rcu};
+use crate::base::{Errno, InodeNumber, Result, rcu};
 use crate::cache::{CacheOptions, ObjectMemory, PageCache};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,23 +31,7 @@ impl Counted {
     fn new(alive: &Arc<AtomicUsize>, file_type: FileType) -> Arc<Self> {
         alive.fetch_add(1, Ordering::Relaxed);
         let number = InodeNumber(1);
-        let time = Timespec::default();
-        let attributes = AttributeCell::new(&Attributes {
-            number,
-            file_type,
-            mode: 0o755,
-            uid: 0,
-            gid: 0,
-            link_count: 1,
-            size_bytes: 0,
-            blocks_512: 0,
-            block_size: 4096,
-            device: DeviceNumber::default(),
-            accessed: time,
-            modified: time,
-            changed: time,
-            created: None,
-        });
+        let attributes = AttributeCell::new(&Attributes::new(number, file_type, 0o755));
         let common = InodeCommon {
             number,
             file_type,

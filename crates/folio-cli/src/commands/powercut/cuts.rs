@@ -1,12 +1,13 @@
 //! The power cuts of a recording: which ones, and what the check finds after each.
 
+use super::disk::open_disk;
 use super::mounted::{How, MountedDisk};
 use super::recording::{Recording, lock};
 use crate::exit::{Failure, Outcome, explain};
 use crate::progress::Progress;
 use crate::session::Session;
 use crate::user_command::{Finding, Places, check};
-use folio::block::{Device, OverlayDevice};
+use folio::block::{Device, ImageFormat, OverlayDevice};
 use folio::testing::PowerCut;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -17,6 +18,8 @@ use std::time::Duration;
 /// Where and how a check runs.
 pub(super) struct Judge<'a> {
     pub(super) check: &'a str,
+    /// Format of the file that stores the disk.
+    pub(super) format: ImageFormat,
     /// The check is killed after this time, and has then failed.
     pub(super) limit: Duration,
     pub(super) how: How,
@@ -132,8 +135,8 @@ impl Judge<'_> {
 
     /// Checks the disk as the program left it, after an unmount.
     pub(super) fn reason_without_cut(&self, recording: &Recording) -> Outcome<Option<String>> {
-        let device = Arc::new(OverlayDevice::new(recording.disk.device()));
-        self.reason_on(device, recording.acked(usize::MAX), &self.place(0))
+        let file = Arc::new(OverlayDevice::new(recording.disk.device()));
+        self.reason_on(file, recording.acked(usize::MAX), &self.place(0))
     }
 
     fn reason(
@@ -146,16 +149,18 @@ impl Judge<'_> {
         self.reason_on(cut.device(), acked, place)
     }
 
-    /// Mounts a disk, and runs the check; returns the reason if it fails.
+    /// Mounts the disk in a file, and runs the check; returns the reason if it fails.
     pub(super) fn reason_on(
         &self,
-        device: Arc<dyn Device>,
+        file: Arc<dyn Device>,
         acked: &[u8],
         place: &Place,
     ) -> Outcome<Option<String>> {
         let in_folder = |error| Failure::new(format!("{}: {error}", self.folder.display()));
         std::fs::write(&place.acked, acked).map_err(in_folder)?;
-        let mounted = match MountedDisk::new(device, &place.mount, &self.how) {
+        let opened = open_disk(self.format, file)
+            .and_then(|device| MountedDisk::new(device, &place.mount, &self.how));
+        let mounted = match opened {
             Ok(mounted) => mounted,
             Err(error) => return Ok(Some(format!("cannot be mounted: {}", explain(&error)))),
         };

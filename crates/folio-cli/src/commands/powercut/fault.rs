@@ -122,8 +122,8 @@ impl fmt::Display for Fault {
 /// Makes the calls of one run of the program fail.
 pub(super) struct Injector {
     fault: Fault,
-    /// Below the file system, above the record.
-    device: Arc<FaultDevice>,
+    /// Below the file system, above the record; none if the calls are those of the disk.
+    device: Option<Arc<FaultDevice>>,
     /// The process group of the program, once it has started.
     group: OnceLock<Option<Pid>>,
     /// Number of calls so far.
@@ -133,7 +133,7 @@ pub(super) struct Injector {
 }
 
 impl Injector {
-    pub(super) fn new(fault: Fault, device: Arc<FaultDevice>) -> Self {
+    pub(super) fn new(fault: Fault, device: Option<Arc<FaultDevice>>) -> Self {
         Self {
             fault,
             device,
@@ -176,36 +176,48 @@ impl Injector {
             return None;
         }
         self.has_injected.store(true, Ordering::Relaxed);
-        let errno = match self.effect_on(call, serve) {
+        let errno = match self.fault.effect {
             Effect::Fails(errno) => errno,
-            Effect::Kill => return Some((Errno::INTR, "killed")),
+            Effect::Kill => return self.kill(serve),
         };
+        if let Some(device) = self
+            .device
+            .as_ref()
+            .filter(|_| call.kind == ObservedKind::Sync)
+        {
+            fail_sync(device, call, serve);
+        }
         Some((errno, if errno == Errno::IO { "EIO" } else { "ENOSPC" }))
     }
 
-    fn effect_on(&self, call: &ObservedCall, serve: &mut dyn FnMut()) -> Effect {
-        match self.fault.effect {
-            Effect::Kill => {
-                // Without any process there is nothing to do.
-                let _ = self
-                    .group
-                    .wait()
-                    .map(|group| kill_process_group(group, Signal::KILL));
-            }
-            Effect::Fails(_) if call.kind == ObservedKind::Sync => {
-                let failed = self.device.failed();
-                if let Some(file) = &call.file {
-                    // Each open file reports the error later.
-                    let _ = self.device.lose_writes_in(|| file.write_back());
-                }
-                if self.device.failed() > failed {
-                    // This open file reports it now, and not again.
-                    serve();
-                }
-            }
-            Effect::Fails(_) => {}
+    /// Kills the program instead of its call; a call of the disk is served.
+    fn kill(&self, serve: &mut dyn FnMut()) -> Option<(Errno, &'static str)> {
+        // Without any process there is nothing to do.
+        let _ = self
+            .group
+            .wait()
+            .map(|group| kill_process_group(group, Signal::KILL));
+        if self.device.is_some() {
+            return Some((Errno::INTR, "killed"));
         }
-        self.fault.effect
+        serve();
+        None
+    }
+}
+
+/// Serves a sync without the writes that it makes.
+fn fail_sync(device: &FaultDevice, call: &ObservedCall, serve: &mut dyn FnMut()) {
+    let failed = device.failed();
+    if let Some(file) = &call.file {
+        // Each open file reports the error later.
+        let _ = device.lose_writes_in(|| file.write_back());
+    }
+    if device.failed() > failed {
+        // This open file reports it now, and not again.
+        serve();
+    } else {
+        // Without data to write, the commit fails, which aborts the journal: as in Linux.
+        device.lose_writes_in(serve);
     }
 }
 

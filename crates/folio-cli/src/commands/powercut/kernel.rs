@@ -4,7 +4,6 @@
 use super::mounted::{How, MountedDisk, SAFE};
 use crate::exit::{Failure, Outcome};
 use folio::block::Device;
-use folio::testing::PowerCutDisk;
 use folio::{Errno, Error, Fs, Kernel, KernelOptions, Result};
 use folio_fuse::{CallObserver, ObservedCall, ObservedKind};
 use rustix::mount::{UnmountFlags, unmount};
@@ -13,11 +12,14 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The only file of the FUSE mount.
 const IMAGE: &str = "disk.img";
 /// Memory beside the content of the disk, in bytes.
 const MEMORY_BYTES: u64 = 64 << 20;
+/// Size of a page of the host in bytes.
+const PAGE_BYTES: u64 = 4096;
 /// Most bytes that are repeated at once; one discard may have gigabytes.
 const PART_BYTES: u64 = 1 << 20;
 
@@ -39,17 +41,18 @@ pub(super) struct KernelMount<'a> {
 }
 
 impl<'a> KernelMount<'a> {
-    /// Mounts `disk` on the directory `target` with the words of `-o`; the image is in `folder`.
+    /// Mounts `device` on the directory `target` with the words of `-o`; the image is in `folder`.
+    /// `calls` sees what the loop device writes.
     ///
     /// # Errors
     /// Without loop devices, those of mount(8).
     pub(super) fn new(
-        disk: &Arc<PowerCutDisk>,
+        device: Arc<dyn Device>,
         target: &'a Path,
         folder: &Path,
         options: &str,
+        calls: Option<Arc<dyn CallObserver>>,
     ) -> Outcome<Self> {
-        let device = disk.device();
         let fs = Fs::new(Kernel::new(KernelOptions {
             cache_bytes: device.len_bytes() + MEMORY_BYTES,
             ..KernelOptions::default()
@@ -61,6 +64,8 @@ impl<'a> KernelMount<'a> {
             observer: Some(Arc::new(DiskObserver {
                 device,
                 fs: fs.clone(),
+                calls,
+                written_end: AtomicU64::new(0),
             })),
         };
         std::fs::create_dir_all(folder)
@@ -119,9 +124,27 @@ fn fill(fs: &Fs, device: &dyn Device) -> std::io::Result<()> {
 struct DiskObserver {
     device: Arc<dyn Device>,
     fs: Fs,
+    calls: Option<Arc<dyn CallObserver>>,
+    /// End of the last write.
+    written_end: AtomicU64,
 }
 
 impl DiskObserver {
+    /// Returns whether this is a further part of the last write, which FUSE has split at a page. If
+    /// only such a part failed, the loop device would report success (Linux 6.18: `lo_complete_rq`
+    /// ignores short writes).
+    fn continues_last(&self, call: &ObservedCall) -> bool {
+        let Some(range) = call
+            .range
+            .as_ref()
+            .filter(|_| call.kind == ObservedKind::Write)
+        else {
+            return false;
+        };
+        let last_end = self.written_end.swap(range.end, Ordering::Relaxed);
+        range.start == last_end && range.start.is_multiple_of(PAGE_BYTES)
+    }
+
     /// Repeats a served call.
     fn repeat(&self, call: &ObservedCall) -> Result<()> {
         match (call.kind, &call.range) {
@@ -159,7 +182,18 @@ impl DiskObserver {
 
 impl CallObserver for DiskObserver {
     fn observe(&self, call: &ObservedCall, serve: &mut dyn FnMut()) -> Option<Errno> {
-        serve();
-        self.repeat(call).err().map(|error| error.errno())
+        let mut repeated = Ok(());
+        let mut serve = || {
+            serve();
+            repeated = self.repeat(call);
+        };
+        let failed = match &self.calls {
+            Some(calls) if !self.continues_last(call) => calls.observe(call, &mut serve),
+            _ => {
+                serve();
+                None
+            }
+        };
+        failed.or_else(|| repeated.err().map(|error| error.errno()))
     }
 }

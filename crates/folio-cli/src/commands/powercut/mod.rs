@@ -8,6 +8,7 @@
 //!   cuts.rs       builds disks as a power cut leaves them, mounts them, runs the check
 //!     |  kernel.rs   the program on the kernel's ext4
 //!     |  mounted.rs  a disk on a directory
+//!     |  disk.rs     the raw or qcow2 file that stores a disk
 //!   saved.rs      a failing state as a folder     report.rs  text and JSON
 //! ```
 //!
@@ -15,6 +16,7 @@
 //! mounts, `user_command`, `session`, `progress`, `output`.
 
 mod cuts;
+mod disk;
 mod fault;
 mod kernel;
 mod mounted;
@@ -26,17 +28,13 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::session::Session;
 use clap::Args;
 use cuts::{FailingCut, Judge};
+use disk::DiskFile;
 use fault::{Fault, Which};
-use folio::base::Owner;
-use folio::block::tools::{CopyOptions, copy};
-use folio::block::{MemoryDevice, OpenOptions, open};
-use folio::ext4::{self, FormatOptions};
-use folio::testing::PowerCutDisk;
+use folio::block::ImageFormat;
 use mounted::How;
 use recording::{Contender, Program, Recording};
 use report::{PowercutReport, RunReport};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
@@ -48,7 +46,9 @@ Examples:
   folio powercut --fault kill@any --run ... --check ...        the program is killed before each change
   folio powercut --compare --run ... --check ...               the same with each of ext4's options
   folio powercut --kernel --run ... --check ...                the program on the kernel's ext4
+  folio powercut --kernel --fault eio@write --run ...          each write of its disk fails once
   folio powercut disk.img --run ... --check ...                on a copy of an image
+  folio powercut --format qcow2 --run ... --check ...          the disk is a qcow2 file; its tables are cut, too
   folio powercut --replay cut-4211                             the check again, on a failing state
 
 The program runs on a disk in memory, mounted at $MNT, and every write and flush of the disk is recorded. Then disks are
@@ -62,13 +62,15 @@ program has ended, until everything is written.
 
 The file system is Folio's ext4, with the options of -o. The states are those that Linux's could leave, too; only the
 default differs: Folio writes a file that replaces another one before the commit that renames it. With --kernel it is the
-ext4 of the running kernel, on a loop device over the recorded disk.
+ext4 of the running kernel, on a loop device over the recorded disk. With --format qcow2 the disk is a qcow2 file: its
+writes are recorded and cut, with those of its tables. A given image keeps its format.
 
 A fault strikes one call of the program: --fault eio@fsync:3 its third fsync(2), eio@fsync each one, in a run of its own;
 enospc@write:3.. all writes from the third on. An fsync(2) that fails leaves its data unwritten, and reports that once to
 each open file, as in Linux: a program that repeats the call, and then says that all is stored, has lost it. kill@write
 kills the program in place of a write. The program may then fail: what it has said must hold. The check also runs on what
-it leaves without a power cut. A program that repeats the call without end is killed: see --for.
+it leaves without a power cut. A program that repeats the call without end is killed: see --for. With --kernel the calls
+are those of the disk: @write its writes, @fsync its flushes.
 
 The first failing state is reduced to fewer lost writes, and saved in a new folder cut-N. The same seed gives the same
 cuts of one record; another run of the program writes another record.
@@ -85,6 +87,10 @@ pub(crate) struct Powercut {
     /// Size of the new file system
     #[arg(long, value_name = "SIZE", value_parser = crate::value_parsers::disk_size, default_value = "256M")]
     size: u64,
+    /// Format of the file that stores the disk: the cuts are of its writes. The default is that of
+    /// the image, else raw
+    #[arg(long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format(), conflicts_with = "replay")]
+    format: Option<ImageFormat>,
     /// A command that prepares the file system at $MNT
     #[arg(long, value_name = "COMMAND")]
     setup: Option<String>,
@@ -115,8 +121,8 @@ pub(crate) struct Powercut {
     #[arg(long, conflicts_with = "replay")]
     compare: bool,
     /// Run the program on the kernel's ext4 (root and loop devices); checks stay on Folio's. With
-    /// --compare after the rows of Folio's
-    #[arg(long, conflicts_with_all = ["replay", "fault"])]
+    /// --compare after the rows of Folio's. A fault strikes a call of the disk: a write or a flush
+    #[arg(long, conflicts_with = "replay")]
     kernel: bool,
     /// Folder for the folder of the first failing state
     #[arg(long, value_name = "FOLDER", default_value = ".")]
@@ -153,6 +159,7 @@ pub(crate) fn run(powercut: &Powercut, session: &Session) -> Outcome {
     if powercut.kernel && !rustix::process::geteuid().is_root() {
         return Err(Failure::usage("--kernel: run as root, for a loop device"));
     }
+    powercut.check_kernel_fault()?;
     // Before the first thread. Without namespaces the mounts are among the host's.
     let has_own_mounts = folio_run::unshare_mounts().is_ok();
     let folder = tempfile::Builder::new().prefix("folio-powercut-").tempdir();
@@ -169,7 +176,10 @@ pub(crate) fn run(powercut: &Powercut, session: &Session) -> Outcome {
     if let Some(saved) = &powercut.replay {
         return trial.replay(saved, &options);
     }
-    let before = content(powercut)?;
+    let before = match &powercut.image {
+        Some(image) => DiskFile::copy_of(image, powercut.format)?,
+        None => DiskFile::create(powercut.format.unwrap_or(ImageFormat::Raw), powercut.size)?,
+    };
     let mut table = Table {
         is_printed: !powercut.json && (powercut.compare || powercut.has_each_fault()),
         report: PowercutReport { runs: Vec::new() },
@@ -224,6 +234,16 @@ impl Table {
 }
 
 impl Powercut {
+    /// Refuses faults that count different calls in the rows of one table.
+    fn check_kernel_fault(&self) -> Outcome {
+        if self.compare && self.kernel && self.fault.is_some() {
+            let text = "--compare --kernel --fault: on Folio's ext4 a fault counts calls of the \
+                        program, on the kernel's those of the disk: run them one by one";
+            return Err(Failure::usage(text));
+        }
+        Ok(())
+    }
+
     /// Returns whether there is a run for each call of a kind.
     fn has_each_fault(&self) -> bool {
         self.fault.is_some_and(|fault| fault.which == Which::Each)
@@ -245,33 +265,6 @@ impl Powercut {
     }
 }
 
-/// Returns the disk before the program: a new file system, or a copy of the image.
-fn content(powercut: &Powercut) -> Outcome<MemoryDevice> {
-    let Some(image) = &powercut.image else {
-        let disk = MemoryDevice::new(powercut.size);
-        // The programs run as the user.
-        let root_owner = Owner {
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
-        };
-        let options = FormatOptions {
-            root_owner,
-            ..FormatOptions::default()
-        };
-        ext4::format(&disk, &options)
-            .map_err(|error| Failure::usage(format!("--size: {error}")))?;
-        return Ok(disk);
-    };
-    let read_only = OpenOptions {
-        read_only: true,
-        ..OpenOptions::default()
-    };
-    let source = open(image, &read_only).map_err(Failure::image)?;
-    let disk = MemoryDevice::new(source.len_bytes());
-    copy(&*source, &disk, &CopyOptions::default()).map_err(Failure::image)?;
-    Ok(disk)
-}
-
 /// Returns the time after which a program with a fault is killed; it takes `run_time` without one.
 fn fault_limit(run_time: Option<Duration>) -> Duration {
     let longer = run_time.unwrap_or_default().saturating_mul(10);
@@ -287,9 +280,10 @@ struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    fn judge<'a>(&'a self, check: &'a str, options: &str) -> Judge<'a> {
+    fn judge<'a>(&'a self, check: &'a str, format: ImageFormat, options: &str) -> Judge<'a> {
         Judge {
             check,
+            format,
             limit: self.powercut.timeout,
             how: How {
                 options: options.to_owned(),
@@ -303,17 +297,17 @@ impl Trial<'_> {
     }
 
     /// Checks the states of one run, or of a run for each call with a fault.
-    fn run_faults(
-        &self,
-        before: &MemoryDevice,
-        contender: &Contender,
-        table: &mut Table,
-    ) -> Outcome {
+    fn run_faults(&self, before: &DiskFile, contender: &Contender, table: &mut Table) -> Outcome {
         let cuts = self.powercut.cuts as usize;
         let check = self.powercut.check.as_deref().unwrap_or_default();
         // The check only reads what the kernel has left: its options are not for Folio.
         let options = Some(&*contender.options).filter(|_| !contender.is_kernel);
-        let judge = self.judge(check, options.unwrap_or_default());
+        let caller = if contender.is_kernel {
+            "while the program runs, the disk gets"
+        } else {
+            "the program makes"
+        };
+        let judge = self.judge(check, before.format, options.unwrap_or_default());
         let Some(fault) = self
             .powercut
             .fault
@@ -322,7 +316,7 @@ impl Trial<'_> {
             let recording = self.record(before, &judge, contender, self.powercut.fault, None)?;
             if let Some(fault) = self.powercut.fault.filter(|_| !recording.has_met_fault) {
                 let made = recording.count(fault.calls);
-                let text = format!("--fault {fault}: the program makes only {made} such calls");
+                let text = format!("--fault {fault}: {caller} only {made} such calls");
                 return Err(Failure::new(text));
             }
             return self.check_states(&judge, &recording, contender, cuts, table);
@@ -332,7 +326,7 @@ impl Trial<'_> {
         let count = without_fault.count(fault.calls) as usize;
         drop(without_fault);
         if count == 0 {
-            let text = format!("--fault {fault}: the program makes no such call");
+            let text = format!("--fault {fault}: {caller} no such call");
             return Err(Failure::new(text));
         }
         let runs = count.min(cuts);
@@ -363,7 +357,7 @@ impl Trial<'_> {
     /// the check must succeed afterwards.
     fn record(
         &self,
-        before: &MemoryDevice,
+        before: &DiskFile,
         judge: &Judge<'_>,
         contender: &Contender,
         fault: Option<Fault>,
@@ -377,7 +371,7 @@ impl Trial<'_> {
             fault,
             contender,
         };
-        let disk = Arc::new(PowerCutDisk::from_content(before.snapshot()));
+        let disk = before.record().map_err(Failure::image)?;
         let place = judge.place(0);
         let recording = Recording::new(disk, program, &place.mount, &judge.how, self.session)?;
         if fault.is_none()
@@ -404,7 +398,13 @@ impl Trial<'_> {
             None => None,
         };
         let judged = judge.judge(recording, cuts, self.powercut.seed)?;
-        let mut report = RunReport::new(contender, recording, &judged, started.elapsed());
+        let mut report = RunReport::new(
+            judge.format,
+            contender,
+            recording,
+            &judged,
+            started.elapsed(),
+        );
         report.add_fault(recording, at_end);
         if let Some(first) = judged.failing.first() {
             let is_saved = table.report.runs.iter().any(RunReport::is_saved);
@@ -439,7 +439,7 @@ impl Trial<'_> {
         let saved = saved::load(folder)?;
         let check = self.powercut.check.as_deref().unwrap_or(&saved.check);
         let words = [&saved.options, options].join(",");
-        let judge = self.judge(check, words.trim_matches(','));
+        let judge = self.judge(check, saved.format()?, words.trim_matches(','));
         match saved::replay(folder, &judge)? {
             None => {
                 self.session.note("consistent");

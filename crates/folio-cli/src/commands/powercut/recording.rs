@@ -1,12 +1,14 @@
 //! One run of the program: every write of the disk below it, every change that it made, and what it
 //! had printed when.
 
+use super::disk::RecordedDisk;
 use super::fault::{Calls, Fault, Injector};
 use super::kernel::KernelMount;
 use super::mounted::{How, MountedDisk};
 use crate::exit::{Failure, Outcome};
 use crate::session::Session;
 use crate::user_command::{Ended, Places, Running};
+use folio::block::Device;
 use folio::testing::{FaultDevice, PowerCutDisk};
 use folio_fuse::{CallObserver, ObservedCall, ObservedKind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -54,10 +56,9 @@ enum Mounted<'a> {
 }
 
 impl<'a> Mounted<'a> {
-    /// Mounts `disk`: Folio's ext4 by way of `device`, which is above the disk.
+    /// Mounts a disk.
     fn new(
-        disk: &Arc<PowerCutDisk>,
-        device: Arc<FaultDevice>,
+        device: Arc<dyn Device>,
         target: &'a Path,
         how: &How,
         contender: &Contender,
@@ -66,7 +67,13 @@ impl<'a> Mounted<'a> {
             return Ok(Self::Folio(MountedDisk::new(device, target, how)?));
         }
         let folder = target.with_file_name("disk");
-        let mounted = KernelMount::new(disk, target, &folder, &contender.options)?;
+        let mounted = KernelMount::new(
+            device,
+            target,
+            &folder,
+            &contender.options,
+            how.observer.clone(),
+        )?;
         Ok(Self::Kernel(mounted))
     }
 
@@ -77,19 +84,34 @@ impl<'a> Mounted<'a> {
         }
     }
 
-    /// Unmounts; returns the moment of the disk at which the states end.
-    fn close(self, disk: &PowerCutDisk, target: &Path) -> Outcome<usize> {
+    /// Unmounts; returns the moment of the file at which the states end.
+    fn close(self, disk: &RecordedDisk, target: &Path, has_fault: bool) -> Outcome<usize> {
+        // After a failed commit nothing more can be written.
+        let is_fatal = |error: Option<Errno>| {
+            let is_of_fault = matches!(error, Some(Errno::IO | Errno::NOSPC | Errno::ROFS));
+            !(has_fault && is_of_fault)
+        };
         match self {
             Self::Folio(mounted) => {
-                mounted.close()?;
-                Ok(disk.now())
+                if let Err(error) = mounted.close()
+                    && is_fatal(Some(error.errno()))
+                {
+                    return Err(error.into());
+                }
+                disk.device.mark_closed()?;
+                Ok(disk.file.now())
             }
             Self::Kernel(mounted) => {
-                sync_mount(target)?;
+                if let Err(error) = sync_mount(target)
+                    && is_fatal(Errno::from_io_error(&error))
+                {
+                    return Err(error.into());
+                }
                 // An unmount writes the superblock without the journal. Its torn writes, which
                 // e2fsck repairs, are not about the program.
-                let end = disk.now();
+                let end = disk.file.now();
                 mounted.close()?;
+                disk.device.mark_closed()?;
                 Ok(end)
             }
         }
@@ -142,21 +164,23 @@ impl Recording {
     /// # Errors
     /// Those of the mount and of the commands; of the program only without a fault.
     pub(super) fn new(
-        disk: Arc<PowerCutDisk>,
+        disk: RecordedDisk,
         program: Program<'_>,
         target: &Path,
         how: &How,
         session: &Session,
     ) -> Outcome<Self> {
-        let device = Arc::new(FaultDevice::new(disk.device(), 0));
+        let device = Arc::new(FaultDevice::new(disk.device.clone(), 0));
         let injector = program.fault;
-        let injector = injector.map(|fault| Injector::new(fault, device.clone()));
-        let log = Arc::new(CallLog::new(disk.clone(), injector));
+        // On the kernel's ext4 the calls are those of the disk.
+        let below = (!program.contender.is_kernel).then(|| device.clone());
+        let injector = injector.map(|fault| Injector::new(fault, below));
+        let log = Arc::new(CallLog::new(disk.file.clone(), injector));
         let how = How {
             observer: Some(log.clone()),
             ..how.clone()
         };
-        let mounted = Mounted::new(&disk, device, target, &how, program.contender)?;
+        let mounted = Mounted::new(device, target, &how, program.contender)?;
         let places = Places {
             mount: Some(target),
             acked: None,
@@ -178,7 +202,7 @@ impl Recording {
         let mut running = running?;
         let printed = running.child.stdout.take();
         let has_ended = AtomicBool::new(false);
-        let read = |out| read_printed(out, &disk, start_moment, &has_ended);
+        let read = |out| read_printed(out, &disk.file, start_moment, &has_ended);
         let ((printed, printed_at), failure) = std::thread::scope(|scope| {
             let reader = scope.spawn(|| printed.map(read));
             let ended = end("--run", &mut running, program.limit, program.fault, session);
@@ -193,10 +217,10 @@ impl Recording {
         if program.fault.is_none() {
             check_success("--run", failure.clone())?;
         }
-        let end = mounted.close(&disk, target)?;
+        let end = mounted.close(&disk, target, program.fault.is_some())?;
         Ok(Self {
             writes: end - start_moment,
-            disk,
+            disk: disk.file,
             start: start_moment,
             calls: log.take(),
             calls_of_program,

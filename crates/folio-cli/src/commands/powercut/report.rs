@@ -3,6 +3,7 @@
 use super::cuts::{FailingCut, Judged};
 use super::recording::{Call, Contender, Recording};
 use crate::output::{color, counted, human, printable};
+use folio::block::ImageFormat;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -30,6 +31,8 @@ pub(crate) struct PowercutReport {
 pub(super) struct RunReport {
     /// Whether the program ran on the kernel's ext4.
     kernel: bool,
+    /// Format of the file that stores the disk: "raw" or "qcow2".
+    format: &'static str,
     /// Mount options.
     options: String,
     /// The fault, such as eio@fsync:3; null without one.
@@ -41,7 +44,7 @@ pub(super) struct RunReport {
     failing_at_end: Option<String>,
     /// Duration of the program.
     run_seconds: f64,
-    /// Writes and flushes of the disk, from the start of the program to the unmount.
+    /// Writes and flushes of the disk's file, from the start of the program to the unmount.
     writes: u64,
     /// States that were checked.
     cuts: u64,
@@ -59,7 +62,7 @@ pub(super) struct RunReport {
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct FirstFailure {
-    /// Writes and flushes of the disk before the cut.
+    /// Writes and flushes of the disk's file before the cut.
     write: u64,
     /// Time from the start of the program to the last change that had begun.
     at_seconds: f64,
@@ -87,6 +90,7 @@ struct CallRecord {
 struct LostRecord {
     /// Its number.
     write: u64,
+    /// Offset in the file.
     offset: u64,
     len_bytes: u64,
     /// Whether a part of its sectors survived.
@@ -95,6 +99,7 @@ struct LostRecord {
 
 impl RunReport {
     pub(super) fn new(
+        format: ImageFormat,
         contender: &Contender,
         recording: &Recording,
         judged: &Judged,
@@ -106,6 +111,7 @@ impl RunReport {
         }
         Self {
             kernel: contender.is_kernel,
+            format: format.name(),
             options: contender.options.clone(),
             fault: None,
             program_failure: None,
@@ -134,7 +140,12 @@ impl RunReport {
         failing: &FailingCut,
         saved: Option<&Path>,
     ) {
-        let calls = recording.calls_before(failing.write);
+        // On the kernel's ext4 they are those of its disk.
+        let calls = if self.kernel {
+            &[]
+        } else {
+            recording.calls_before(failing.write)
+        };
         let in_progress = |call: &Call| call.end.is_none_or(|end| end > failing.write);
         let last = &calls[calls.len().saturating_sub(CALLS_MAX)..];
         let lost = failing.cut.lost();
@@ -308,6 +319,7 @@ mod tests {
     fn failure_without_a_cut_shows_in_the_row() {
         let mut report = RunReport {
             kernel: false,
+            format: "raw",
             options: String::new(),
             fault: Some("eio@fsync:1".to_owned()),
             program_failure: None,

@@ -12,7 +12,6 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const DISK: &str = "disk.img";
 const ACKED: &str = "acked";
 const CUT: &str = "cut.json";
 
@@ -20,10 +19,27 @@ const CUT: &str = "cut.json";
 #[derive(Serialize, Deserialize)]
 pub(super) struct SavedCut {
     pub(super) check: String,
+    /// Format of the disk's file.
+    format: String,
     /// The words of `-o`.
     pub(super) options: String,
     write: usize,
     reason: String,
+}
+
+impl SavedCut {
+    /// Returns the format of the disk's file.
+    pub(super) fn format(&self) -> Outcome<ImageFormat> {
+        Ok(self.format.parse()?)
+    }
+}
+
+/// Returns the name of the disk's file.
+fn file_name(format: ImageFormat) -> &'static str {
+    match format {
+        ImageFormat::Qcow2 => "disk.qcow2",
+        _ => "disk.img",
+    }
 }
 
 /// Saves a failing state in a new folder of `parent`; returns the folder.
@@ -36,13 +52,18 @@ pub(super) fn save(
     let folder = new_folder(parent, failing.write)?;
     let saved = SavedCut {
         check: judge.check.to_owned(),
+        format: judge.format.to_string(),
         options: judge.how.options.clone(),
         write: failing.write,
         reason: failing.reason.clone(),
     };
     let save = || -> io::Result<()> {
         let cut = failing.cut.device();
-        let disk = create(folder.join(DISK), ImageFormat::Raw, cut.len_bytes())?;
+        let disk = create(
+            folder.join(file_name(judge.format)),
+            ImageFormat::Raw,
+            cut.len_bytes(),
+        )?;
         copy(&*cut, &*disk, &CopyOptions::default())?;
         fs::write(folder.join(ACKED), recording.acked(failing.write))?;
         let mut file = File::create(folder.join(CUT))?;
@@ -94,9 +115,11 @@ pub(super) fn load(folder: &Path) -> Outcome<SavedCut> {
 pub(super) fn replay(folder: &Path, judge: &Judge<'_>) -> Outcome<Option<String>> {
     let read_only = OpenOptions {
         read_only: true,
+        // The file as it is.
+        format: Some(ImageFormat::Raw),
         ..OpenOptions::default()
     };
-    let disk = open(folder.join(DISK), &read_only).map_err(Failure::image)?;
+    let disk = open(folder.join(file_name(judge.format)), &read_only).map_err(Failure::image)?;
     let acked = folder.join(ACKED);
     let acked =
         fs::read(&acked).map_err(|error| Failure::new(format!("{}: {error}", acked.display())))?;

@@ -27,6 +27,17 @@ impl DeviceFile {
         }
     }
 
+    /// Returns a device whose first `len_bytes` store an image: the file grows up to the device's
+    /// size.
+    #[cfg(feature = "qcow2")]
+    pub(crate) fn open_growing(device: Arc<dyn Device>, len_bytes: u64) -> Self {
+        let end = AtomicU64::new(len_bytes.min(device.len_bytes()));
+        Self {
+            end,
+            ..Self::open(device)
+        }
+    }
+
     /// Returns a device with a name of its own that stores an image or, with `is_disk`, is a disk.
     pub(crate) fn open_named(device: Arc<dyn Device>, name: String, is_disk: bool) -> Self {
         Self {

@@ -24,6 +24,7 @@ use cached_mount::CachedMount;
 use folio_doctor::{
     Check, CommandOutput, Cure, Omission, Recorder, RunOptions, Trial, reason, run_workload,
 };
+use folio_pagecache::median;
 use folio_pagecache::{Dropped, Order, Progress, Scan, Warm, drop_files};
 use remount::Remounter;
 use serde_json::Value;
@@ -112,7 +113,7 @@ impl Trials<'_> {
                     .join()
                     .unwrap_or_else(|_| Err("a trial panicked".to_owned()))
             })?;
-            let saved_s = middle(&times.baseline_s) - middle(&times.cured_s);
+            let saved_s = median(times.baseline_s.clone()) - median(times.cured_s.clone());
             Ok(Trial::Measured {
                 applied,
                 risk: risk.to_owned(),
@@ -382,18 +383,6 @@ fn warm(files: &[PathBuf]) -> Result<(), String> {
         return Err("memory is too short for the files".to_owned());
     }
     Ok(())
-}
-
-/// The median.
-fn middle(times: &[f64]) -> f64 {
-    let mut times = times.to_vec();
-    times.sort_by(f64::total_cmp);
-    let half = times.len() / 2;
-    match times.len() {
-        0 => 0.0,
-        len if len % 2 == 1 => times[half],
-        _ => f64::midpoint(times[half - 1], times[half]),
-    }
 }
 
 #[cfg(test)]

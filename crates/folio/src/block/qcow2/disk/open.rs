@@ -74,6 +74,20 @@ impl Qcow2Device {
         )
     }
 
+    /// Opens the image stored in the first `file_bytes` of a device. Like a file of the host it
+    /// grows when clusters are appended, up to the device's size.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Qcow2Device::open_on`].
+    pub fn open_growing(device: Arc<dyn Device>, file_bytes: u64) -> Result<Self> {
+        Self::open(
+            Arc::new(DeviceFile::open_growing(device, file_bytes)),
+            Path::new(""),
+            &mut Chain::closed(),
+        )
+    }
+
     /// Opens the image stored on a device with `backing` as its backing file. The name of a backing
     /// file in the image is ignored.
     ///
