@@ -103,6 +103,10 @@ fn served(found: &FileSystem, words: &Words) -> Vec<String> {
             // The address of the host in VirtualBox's NAT.
             let (key, address) = ("tcp:5000 --key-file KEY", "--key-file KEY tcp:10.0.2.2:5000");
             let share = by_socket("a Linux host", key, address);
+            // Linux: fs/vboxsf/utils.c, `vboxsf_inode_revalidate`.
+            let faults = "vboxsf drops cached pages at its own writes, and keeps those of a file \
+                          that an older one replaces";
+            let share = format!("{share}; {faults}");
             options.into_iter().chain([share]).collect()
         }
         _ => vec![format!("findmnt --target {target}")],
@@ -310,7 +314,8 @@ mod tests {
             );
             let last = remedies.last().unwrap();
             assert!(
-                last.contains("folio mount --key-file KEY tcp:10.0.2.2:5000 /mnt"),
+                last.contains("folio mount --key-file KEY tcp:10.0.2.2:5000 /mnt")
+                    && last.contains("that an older one replaces"),
                 "{last}"
             );
         }
