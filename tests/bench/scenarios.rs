@@ -104,6 +104,48 @@ fn a_shared_folder() {
 }
 
 #[test]
+fn article_table_has_columns_of_iozone() {
+    let results = measured(&["shared-folder", "--iozone"]);
+    let report = &results["scenarios"][0];
+    let jobs = |title: &str, contender: &str| {
+        let rows = rows(&results, title).iter();
+        let rows = rows.filter(|row| row["contender"] == contender);
+        rows.map(|row| row["job"].as_str().expect("a job").to_owned())
+            .collect::<Vec<_>>()
+    };
+    let columns = "write, rewrite, read, reread, random read, random write";
+    let programs = "open, read 64 KiB, close; stat of one path";
+    // Before and after.
+    for contender in [
+        "native",
+        "folio mount, cache=none",
+        "folio mount, ttl=1s",
+        "folio mount",
+    ] {
+        let is_skipped = report["not_measured"].to_string().contains(contender);
+        let found = jobs("IOzone, 64 KiB records", contender).join(", ");
+        assert_eq!(found, if is_skipped { "" } else { columns }, "{report}");
+        let found = jobs("again and again", contender).join("; ");
+        assert_eq!(found, if is_skipped { "" } else { programs }, "{report}");
+    }
+    let by_iozone = report["notes"].to_string().contains("measured by");
+    let by_bench = report["not_measured"].to_string().contains("iozone itself");
+    assert!(by_iozone != by_bench, "{report}");
+    assert_eq!(published(&results), [10.0]);
+}
+
+#[test]
+fn article_table_is_made_in_a_guest() {
+    if let Err(reason) = Guest::new() {
+        return report_skip(&reason);
+    }
+    let words = ["shared-folder", "--guest", "--iozone", "--repeats", "1"];
+    let results = measured(&[&words[..], &["--only", "folio share, ttl=1s"]].concat());
+    assert_eq!(rows(&results, "IOzone, 64 KiB records").len(), 6);
+    assert_eq!(rows(&results, "again and again").len(), 2);
+}
+
+#[test]
 fn refused_mount_is_reported_once_with_reason() {
     requires!(root, fuse, tool("fusermount3"), tool("setpriv"));
     if std::fs::metadata("/dev/fuse").map_or(0, |device| device.mode()) & 0o006 != 0o006 {

@@ -15,6 +15,7 @@
 //!     background.rs   --background, --wait, --log, and the helper of mount(8)
 //!     handles.rs      open_by_handle_at(2)        control.rs      orders by folio ctl
 //!     events.rs       watchers of the mount, and changes on the host
+//!     watchers.rs     programs that act on them
 //! ```
 
 mod background;
@@ -41,6 +42,7 @@ mod support;
 mod trees;
 mod uring;
 mod users;
+mod watchers;
 
 use mount::FuseMount;
 use std::path::{Path, PathBuf};

@@ -3,8 +3,9 @@
 //! The test machine has no /dev/vhost-vsock, so the guest uses `vsock_loopback`: the same sockets
 //! over another transport.
 
-use crate::remote::{ImageFolder, ShareServer};
+use crate::remote::{ImageFolder, RunningCommand, ShareServer};
 use crate::support::guest::{Guest, HOST_ADDRESS, START_NETWORK};
+use crate::support::tools::{command, succeed};
 use crate::support::{report_skip, requires, two_sides};
 use std::path::Path;
 use tempfile::TempDir;
@@ -46,6 +47,55 @@ fn guest_mounts_a_share_of_its_host() {
         two_sides::SCRIPT
     );
     two_sides::run(guest, &script, &folder);
+    shared.stop();
+}
+
+/// Returns the lines of `docs/share.md` that a prompt precedes, from the section on NAT.
+fn nat_recipe(prompt: &str) -> Vec<String> {
+    let document = include_str!("../../docs/share.md");
+    let section = document.split("\n## VirtualBox").nth(1).unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let lines = section.lines();
+    lines
+        .filter_map(|line| line.strip_prefix(prompt).map(str::to_owned))
+        .collect()
+}
+
+#[test]
+fn nat_recipe_runs_in_a_guest() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().to_str().unwrap();
+    std::fs::write(folder.path().join("file"), "of the host\n").unwrap();
+    let (of_host, of_guest) = (nat_recipe("host$ "), nat_recipe("guest$ "));
+    let ([key, share], [mount]) = (&of_host[..], &of_guest[..]) else {
+        panic!("a key, a share and a mount: {of_host:?} {of_guest:?}");
+    };
+    let keys = TempDir::new().unwrap();
+    let mut shell = command("sh");
+    succeed(shell.args(["-c", key]).current_dir(keys.path()));
+    let key = keys.path().join("key");
+    let guest = match with_folio(Guest::network) {
+        Ok(guest) => guest.file("/key", 0o600, &std::fs::read(&key).unwrap()),
+        Err(reason) => return report_skip(&reason),
+    };
+    // Another test may have the port.
+    let words = share.replace("/srv/data", path).replace("5000", "0");
+    let words = words.replace("--key-file key", &format!("--key-file {}", key.display()));
+    let words: Vec<_> = words.split(' ').skip(1).collect();
+    let shared = ShareServer::from_running(RunningCommand::start(&words));
+    let port = shared.address.rsplit(':').next().unwrap();
+    let mount = mount.replace("5000", port);
+    assert!(mount.contains(HOST_ADDRESS), "{mount}");
+    let script = format!(
+        "{START_NETWORK}
+        {mount} || fail mount
+        same 'a file of the host' \"$(cat /mnt/file)\" 'of the host'
+        echo 'of the guest' > /mnt/new || fail write
+        {UNMOUNT}"
+    );
+    two_sides::run(guest, &script, folder.path());
+    let new = std::fs::read_to_string(folder.path().join("new")).unwrap();
+    assert_eq!(new, "of the guest\n");
     shared.stop();
 }
 

@@ -30,6 +30,13 @@ impl Random {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
+    /// Puts the items in a random order.
+    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            items.swap(last, self.below(last as u64 + 1) as usize);
+        }
+    }
+
     /// Returns bytes that cannot be compressed.
     pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
         let words = (0..len.div_ceil(8)).flat_map(|_| self.next().to_ne_bytes());
@@ -51,6 +58,11 @@ mod tests {
         let mut random = Random::new(1);
         assert!((0..1000).all(|_| random.below(7) < 7 && random.unit() < 1.0));
         assert_eq!(random.bytes(13).len(), 13);
+        let mut items = [1, 2, 3, 4, 5, 6, 7, 8];
+        random.shuffle(&mut items);
+        assert_ne!(items, [1, 2, 3, 4, 5, 6, 7, 8]);
+        items.sort_unstable();
+        assert_eq!(items, [1, 2, 3, 4, 5, 6, 7, 8]);
         assert!(pattern(1000).iter().all(|byte| *byte != 0));
     }
 }

@@ -100,6 +100,9 @@ pub enum Helper {
     SharedFolderGuest {
         /// The folder that is shared
         root: PathBuf,
+        /// As the scenario's option
+        #[arg(long)]
+        iozone: bool,
     },
 }
 
@@ -109,7 +112,7 @@ impl Helper {
         let done = match self {
             Self::FirstWriteJob(arguments) => first_write::run_job(arguments),
             Self::TouchMemory { mib } => command::use_memory(*mib),
-            Self::SharedFolderGuest { root } => shared_folder::run_in_guest(root),
+            Self::SharedFolderGuest { root, iozone } => shared_folder::run_in_guest(root, *iozone),
         };
         done.map_err(|error| error.to_string())
     }
@@ -209,6 +212,7 @@ fn all(disk: &DiskDir, run: &Run<'_>) -> Outcome<Vec<Report>> {
         only: None,
         guest: false,
         virtiofsd: None,
+        iozone: false,
     };
     let rewriting = ext4::Options {
         disk: disk(),

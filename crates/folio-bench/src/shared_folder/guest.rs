@@ -1,8 +1,9 @@
 //! The folder in a virtual machine: `folio share` beside virtiofsd, each in the modes that they
 //! have in common.
 
+use super::iozone;
 use super::jobs::{self, FIGURES, Figure, Job, NOT_SEEN, READY, SEEN};
-use super::tables::{add, drop_unseen, race, slower};
+use super::tables::{READS, add, drop_unseen, race, slower};
 use crate::command::{find, this_program};
 use crate::options::is_wanted;
 use crate::outcome::{Context, Outcome};
@@ -81,6 +82,7 @@ const LIMITS: [&str; 4] = [
 pub(super) fn measure(
     virtiofsd: Option<PathBuf>,
     only: &Option<String>,
+    is_iozone: bool,
     run: &Run<'_>,
     source: &Path,
     report: &mut Report,
@@ -91,7 +93,7 @@ pub(super) fn measure(
         report.skip("virtiofsd", "not installed; name it with --virtiofsd");
     }
     let unseen = RefCell::new(BTreeSet::new());
-    let mut race = race();
+    let mut race = race(if is_iozone { iozone::TITLE } else { READS });
     for contender in &CONTENDERS {
         let name = contender.name;
         let program = if contender.is_folio {
@@ -105,9 +107,10 @@ pub(super) fn measure(
         let unseen = &unseen;
         race.contender(name, move |turn| {
             (run.step)(&format!("shared-folder: a guest of {name}"))?;
-            let seen = boot(contender, program, source)?;
+            let seen = boot(contender, program, source, is_iozone)?;
             add(seen.figures, turn);
             match seen.delays {
+                Some(delays) if delays.is_empty() => (),
                 Some(delays) => add(jobs::middle_and_most(delays), turn),
                 None => _ = unseen.borrow_mut().insert(name),
             }
@@ -144,19 +147,24 @@ struct Seen {
     delays: Option<Vec<f64>>,
 }
 
-/// Runs all jobs in one guest, from its boot to its end.
-fn boot(contender: &Contender, program: &Path, source: &Path) -> Outcome<Seen> {
+/// Runs all jobs, or those of `--iozone`, in one guest, from its boot to its end.
+fn boot(contender: &Contender, program: &Path, source: &Path, is_iozone: bool) -> Outcome<Seen> {
     let bench = this_program()?;
     let folder = tempfile::tempdir().at("folder")?;
     let socket = folder.path().join("socket");
     let _server = serve(contender, program, source, &socket)?;
-    let guest = Guest::new()?
+    let mut guest = Guest::new()?
         .size(MEMORY_MIB, 1)
         .share("share", &socket)
         .program(&bench)?;
+    if let Some(iozone) = iozone::program().filter(|_| is_iozone) {
+        guest = guest.program(&iozone)?;
+    }
     let name = bench.file_name().unwrap_or_default().to_string_lossy();
+    let word = if is_iozone { "--iozone" } else { "" };
     let script = format!(
-        "mkdir -p /mnt; mount -t virtiofs share /mnt || exit 1\n/bin/{name} shared-folder-guest /mnt || exit 1\n"
+        "mkdir -p /mnt; mount -t virtiofs share /mnt || exit 1\n\
+         /bin/{name} shared-folder-guest {word} /mnt || exit 1\n"
     );
     let mut figures: Option<Vec<Figure>> = None;
     let (mut delays, mut changed) = (Some(Vec::new()), Instant::now());
@@ -192,7 +200,7 @@ fn judge(report: &mut Report) {
         let Some(theirs) = rivals.find(|other| other.mode == ours.mode) else {
             continue;
         };
-        for job in Job::ALL {
+        for job in Job::all() {
             let Some(times) = slower(report, job, ours.name, theirs.name) else {
                 continue;
             };

@@ -22,6 +22,8 @@ pub(super) struct Sizes {
     article_reads: usize,
     stats: usize,
     changes: usize,
+    /// Size of IOzone's file.
+    pub(super) iozone_mib: usize,
 }
 
 impl Sizes {
@@ -34,6 +36,7 @@ impl Sizes {
         article_reads: 1000,
         stats: 20_000,
         changes: 11,
+        iozone_mib: 64,
     };
     /// To see that it runs.
     pub(super) const QUICK: Self = Self {
@@ -44,6 +47,7 @@ impl Sizes {
         article_reads: 10,
         stats: 50,
         changes: 2,
+        iozone_mib: 1,
     };
 
     fn files(&self) -> usize {
@@ -90,10 +94,12 @@ pub(super) enum Job {
     ChangeSeen,
     /// The longest of those.
     ChangeSeenMost,
+    /// A column of IOzone.
+    Iozone(Column),
 }
 
 impl Job {
-    pub(super) const ALL: [Self; 10] = [
+    const ALL: [Self; 10] = [
         Self::ReadCold,
         Self::ReadWarm,
         Self::RandomWarm,
@@ -105,6 +111,11 @@ impl Job {
         Self::ChangeSeen,
         Self::ChangeSeenMost,
     ];
+
+    /// All jobs, with the columns of IOzone.
+    pub(super) fn all() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().chain(Column::ALL.map(Self::Iozone))
+    }
 
     /// What is done.
     pub(super) fn title(self) -> &'static str {
@@ -119,12 +130,55 @@ impl Job {
             Self::WalkAgain => "find -ls, again",
             Self::ChangeSeen => "a change by the host is seen",
             Self::ChangeSeenMost => "the same, longest",
+            Self::Iozone(column) => column.title(),
         }
     }
 
     /// Whether more is better.
     pub(super) fn is_rate(self) -> bool {
-        matches!(self, Self::ReadCold | Self::ReadWarm)
+        matches!(self, Self::ReadCold | Self::ReadWarm | Self::Iozone(_))
+    }
+}
+
+/// A column of IOzone, in its order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Column {
+    Write,
+    Rewrite,
+    Read,
+    Reread,
+    RandomRead,
+    RandomWrite,
+}
+
+impl Column {
+    pub(super) const ALL: [Self; 6] = [
+        Self::Write,
+        Self::Rewrite,
+        Self::Read,
+        Self::Reread,
+        Self::RandomRead,
+        Self::RandomWrite,
+    ];
+
+    /// IOzone's name of it.
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Self::Write => "write",
+            Self::Rewrite => "rewrite",
+            Self::Read => "read",
+            Self::Reread => "reread",
+            Self::RandomRead => "random read",
+            Self::RandomWrite => "random write",
+        }
+    }
+
+    pub(super) fn is_random(self) -> bool {
+        matches!(self, Self::RandomRead | Self::RandomWrite)
+    }
+
+    pub(super) fn writes(self) -> bool {
+        matches!(self, Self::Write | Self::Rewrite | Self::RandomWrite)
     }
 }
 
@@ -159,26 +213,38 @@ pub(super) fn make_source(source: &Path, sizes: Sizes) -> Outcome {
 pub(super) fn run(view: &View, sizes: Sizes, drops_caches: bool) -> Outcome<Vec<Figure>> {
     let is_of_host = matches!(view, View::Host(_));
     let mut figures = Vec::new();
-    let mut add = |job, value| figures.push(Figure { job, value });
+    let add = |figures: &mut Vec<Figure>, job, value| figures.push(Figure { job, value });
     if drops_caches && is_of_host {
         drop_caches()?;
-        add(Job::ReadCold, read(view, sizes)?);
+        add(&mut figures, Job::ReadCold, read(view, sizes)?);
     }
     read(view, sizes)?;
-    add(Job::ReadWarm, read(view, sizes)?.max(read(view, sizes)?));
-    add(Job::RandomWarm, random_reads(view, sizes)?);
-    add(Job::SmallWarm, small_reads(view, sizes)?);
-    add(Job::ArticleRead, article_reads(view, sizes)?);
-    add(Job::ArticleStat, stats(view, sizes)?);
+    add(
+        &mut figures,
+        Job::ReadWarm,
+        read(view, sizes)?.max(read(view, sizes)?),
+    );
+    add(&mut figures, Job::RandomWarm, random_reads(view, sizes)?);
+    add(&mut figures, Job::SmallWarm, small_reads(view, sizes)?);
+    figures.extend(article_programs(view, sizes)?);
     if drops_caches && is_of_host {
         drop_caches()?;
     }
     let first = walk(view, sizes)?;
     if is_of_host {
-        add(Job::WalkFirst, first);
+        add(&mut figures, Job::WalkFirst, first);
     }
-    add(Job::WalkAgain, walk(view, sizes)?);
+    add(&mut figures, Job::WalkAgain, walk(view, sizes)?);
     Ok(figures)
+}
+
+/// Runs the article's two programs, which read and stat one file again and again.
+pub(super) fn article_programs(view: &View, sizes: Sizes) -> Outcome<[Figure; 2]> {
+    let figure = |job, value| Figure { job, value };
+    Ok([
+        figure(Job::ArticleRead, article_reads(view, sizes)?),
+        figure(Job::ArticleStat, stats(view, sizes)?),
+    ])
 }
 
 fn drop_caches() -> Outcome {
@@ -360,7 +426,7 @@ pub(super) const NOT_SEEN: &str = "@not-seen ";
 
 /// Runs all jobs in a guest, at a folder that it has mounted. The host makes the changes when the
 /// guest requests them.
-pub(crate) fn run_in_guest(root: &Path) -> Outcome {
+pub(super) fn run_in_guest(root: &Path) -> Outcome {
     let view = View::Host(root.to_owned());
     let figures = run(&view, Sizes::WHOLE, true)?;
     println!("{FIGURES}{}", serde_json::to_string(&figures)?);

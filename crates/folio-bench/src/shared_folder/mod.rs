@@ -4,6 +4,7 @@
 //! ```text
 //!   mod      contenders, tables, aims
 //!   guest    the same in a virtual machine: folio share beside virtiofsd
+//!   iozone   --iozone: IOzone's columns and the article's two programs
 //!   tables   the figures of both
 //!   jobs     the operations, and how long a change of the host stays unseen
 //! ```
@@ -12,6 +13,7 @@
 #![allow(clippy::disallowed_methods)]
 
 mod guest;
+mod iozone;
 mod jobs;
 mod tables;
 
@@ -23,13 +25,12 @@ use crate::race::{Run, scratch_in};
 use crate::report::{Bound, Report, Unit, ratio};
 use crate::server::Mounted;
 use crate::view::View;
-pub(crate) use jobs::run_in_guest;
 use jobs::{Job, Sizes};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use tables::{CALLS, NATIVE, add, drop_unseen, race, slower};
+use tables::{CALLS, NATIVE, READS, add, drop_unseen, race, slower};
 
 /// Options of the scenario.
 #[derive(Debug, Clone, clap::Args)]
@@ -46,6 +47,10 @@ pub struct Options {
     /// The virtiofsd to measure; without it, the one that is installed
     #[arg(long, requires = "guest")]
     pub(crate) virtiofsd: Option<PathBuf>,
+    /// The article's table: IOzone's columns (64 MiB, records of 64 KiB), a file read again and
+    /// statted again, without a cache and with one; by iozone, if it is installed
+    #[arg(long)]
+    pub(crate) iozone: bool,
 }
 
 /// How a contender sees the folder.
@@ -84,6 +89,16 @@ const PROCESS: &str = "folio in process";
 const PROCESS_TTL: &str = "folio in process, ttl=1ms";
 const PROCESS_NONE: &str = "folio in process, cache=none";
 
+/// Those of `--iozone`: the article's slow folder, its remedy (a page cache with a time to live),
+/// and changes of the host that are pushed.
+const ARTICLE_CONTENDERS: [(&str, How); 4] = [
+    (NATIVE, How::Native),
+    (MOUNT_NONE, How::Mount("cache=none,push=off,ttl=0")),
+    (MOUNT_SECOND, How::Mount("push=off,ttl=1s")),
+    (MOUNT, How::Mount("")),
+];
+const MOUNT_SECOND: &str = "folio mount, ttl=1s";
+
 const LIMITS: [&str; 5] = [
     "cold reads follow drop_caches, and the disk below may have a cache of its own; Folio's cache in this process is \
      not dropped, so it has no cold figure and no first walk",
@@ -102,15 +117,31 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
     let is_quick = run.is_quick && !options.guest;
     let sizes = if is_quick { Sizes::QUICK } else { Sizes::WHOLE };
     jobs::make_source(&source, sizes)?;
-    let what = format!(
-        "{} MiB in order and at random, {} small files, one file again and again, changes by the host",
-        sizes.large_mib,
-        sizes.folders * sizes.files_each
-    );
+    let what = if options.iozone {
+        let mib = sizes.iozone_mib;
+        format!("IOzone's columns of {mib} MiB, one file read and statted again and again")
+    } else {
+        format!(
+            "{} MiB in order and at random, {} small files, one file again and again, changes by \
+             the host",
+            sizes.large_mib,
+            sizes.folders * sizes.files_each
+        )
+    };
     let mut report = Report::new("shared-folder", what, &options.dir);
+    if options.iozone {
+        iozone::describe(&mut report);
+    }
     if options.guest {
-        let virtiofsd = options.virtiofsd.clone();
-        guest::measure(virtiofsd, &options.only, run, &source, &mut report)?;
+        let (virtiofsd, is_iozone) = (options.virtiofsd.clone(), options.iozone);
+        guest::measure(
+            virtiofsd,
+            &options.only,
+            is_iozone,
+            run,
+            &source,
+            &mut report,
+        )?;
     } else {
         on_host(options, run, sizes, folder.path(), &mut report)?;
         report.story = Some(published_case(&report));
@@ -132,10 +163,12 @@ fn published_case(report: &Report) -> PublishedCase {
         times(Job::ArticleRead, MOUNT_NONE, NATIVE),
         times(Job::ArticleRead, PROCESS_NONE, PROCESS),
         times(Job::ArticleRead, "bindfs", NATIVE),
+        times(Job::ArticleRead, MOUNT_SECOND, NATIVE).map(Today::cure),
         times(Job::ArticleRead, MOUNT, NATIVE).map(Today::cure),
         times(Job::ArticleStat, MOUNT_NONE, NATIVE),
         times(Job::ArticleStat, PROCESS_NONE, PROCESS),
         times(Job::ArticleStat, "bindfs", NATIVE),
+        times(Job::ArticleStat, MOUNT_SECOND, NATIVE).map(Today::cure),
         times(Job::ArticleStat, MOUNT, NATIVE).map(Today::cure),
     ];
     PublishedCase::new(
@@ -163,14 +196,21 @@ fn on_host(
 ) -> Outcome {
     let source = &folder.join("source");
     let drops_caches = is_root() && !run.is_quick;
-    if !is_root() {
+    if options.iozone {
+        // Nothing is cold in the article's table.
+    } else if !is_root() {
         report.skip("cold reads", "dropping the host's cache needs root");
     } else if run.is_quick {
         report.skip("cold reads", "a quick run leaves the host's cache alone");
     }
     let unseen = RefCell::new(BTreeSet::new());
-    let mut race = race().leave_out_failures();
-    for (at, (name, how)) in CONTENDERS.into_iter().enumerate() {
+    let (title, contenders) = if options.iozone {
+        (iozone::TITLE, &ARTICLE_CONTENDERS[..])
+    } else {
+        (READS, &CONTENDERS[..])
+    };
+    let mut race = race(title).leave_out_failures();
+    for (at, &(name, how)) in contenders.iter().enumerate() {
         if name != NATIVE && !is_wanted(&options.only, name) {
             continue;
         }
@@ -183,6 +223,11 @@ fn on_host(
         };
         let unseen = &unseen;
         race.contender(name, move |turn| {
+            if options.iozone {
+                let figures = iozone::run(&target.view, sizes);
+                let added = figures.map(|figures| add(figures, turn));
+                return added.map_err(|reason| target.explain(&reason.to_string()).into());
+            }
             let measured = jobs::run(&target.view, sizes, drops_caches).and_then(|figures| {
                 add(figures, turn);
                 match jobs::changes(&target.view, sizes, source)? {
@@ -198,8 +243,21 @@ fn on_host(
     let unseen = unseen.into_inner();
     drop_unseen(report, &unseen);
     judge(report, &unseen);
-    report.limit(&LIMITS);
+    report.limit(if options.iozone {
+        &iozone::LIMITS
+    } else {
+        &LIMITS
+    });
     Ok(())
+}
+
+/// Runs the part of the scenario that is in a guest, at a folder that it has mounted.
+pub(crate) fn run_in_guest(root: &Path, is_iozone: bool) -> Outcome {
+    if is_iozone {
+        iozone::run_in_guest(root)
+    } else {
+        jobs::run_in_guest(root)
+    }
 }
 
 impl How {

@@ -1,19 +1,20 @@
 //! The tables of the scenario: reads, and calls that are made again and again.
 
+use super::iozone;
 use super::jobs::{Figure, Job};
 use crate::race::{Race, Turn};
 use crate::report::{Report, Sample, Unit};
 use std::collections::BTreeSet;
 
-const READS: &str = "reads";
+pub(super) const READS: &str = "reads";
 pub(super) const CALLS: &str = "again and again";
 /// Whose figures are 1.
 pub(super) const NATIVE: &str = "native";
 
-/// Returns a race for the tables of reads and calls.
-pub(super) fn race<'a>() -> Race<'a> {
-    let reads = Race::new(READS, Unit::MibPerSecond, Some(NATIVE));
-    reads.table(CALLS, Unit::Seconds, Some(NATIVE))
+/// Returns a race for the tables of rates, which is called `rates`, and of calls.
+pub(super) fn race<'a>(rates: &str) -> Race<'a> {
+    let rates = Race::new(rates, Unit::MibPerSecond, Some(NATIVE));
+    rates.table(CALLS, Unit::Seconds, Some(NATIVE))
 }
 
 /// Adds the figures of a contender to these tables.
@@ -26,10 +27,10 @@ pub(super) fn add(figures: impl IntoIterator<Item = Figure>, turn: &mut Turn) {
 /// Returns how much slower than `theirs` a contender is; 1 is as fast.
 pub(super) fn slower(report: &Report, job: Job, ours: &str, theirs: &str) -> Option<f64> {
     let of = |title: &str, ours, theirs| report.table(title)?.ratio(job.title(), ours, theirs);
-    if job.is_rate() {
-        of(READS, theirs, ours)
-    } else {
-        of(CALLS, ours, theirs)
+    match job {
+        Job::Iozone(_) => of(iozone::TITLE, theirs, ours),
+        job if job.is_rate() => of(READS, theirs, ours),
+        _ => of(CALLS, ours, theirs),
     }
 }
 

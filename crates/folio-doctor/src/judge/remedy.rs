@@ -19,6 +19,7 @@ pub(super) fn attributes_on(found: &FileSystem) -> Vec<String> {
         found,
         &Words {
             fuse: "attr_timeout=1,entry_timeout=1",
+            share: "folio share -o ttl=1s (its default, 1 ms, asks the host again and again)",
             nine_p: "cache=loose",
             nfs: "actimeo=3",
             cifs: "actimeo=1",
@@ -36,6 +37,7 @@ pub(super) fn page_cache(facts: &Facts) -> Vec<String> {
         found,
         &Words {
             fuse: "kernel_cache",
+            share: "folio share (without -o cache=none)",
             nine_p: "cache=loose",
             nfs: "fsc",
             cifs: "cache=strict",
@@ -48,6 +50,8 @@ pub(super) fn page_cache(facts: &Facts) -> Vec<String> {
 /// Options of `-o` that fix one fault.
 struct Words {
     fuse: &'static str,
+    /// The command on the host of a virtiofs guest.
+    share: &'static str,
     nine_p: &'static str,
     nfs: &'static str,
     cifs: &'static str,
@@ -78,7 +82,7 @@ fn served(found: &FileSystem, words: &Words) -> Vec<String> {
         "fuse" | "fuseblk" => fuse(found, subtype, words.fuse),
         // Its guests do not see which server it is.
         "virtiofs" => vec![
-            "on the host: folio share (without -o cache=none and ttl=0)".to_owned(),
+            format!("on the host: {}", words.share),
             "on the host: virtiofsd --cache auto (instead of --cache never); Apple's framework, libkrun \
              and Docker serve the folder themselves, without such an option"
                 .to_owned(),
@@ -99,6 +103,10 @@ fn served(found: &FileSystem, words: &Words) -> Vec<String> {
             // The address of the host in VirtualBox's NAT.
             let (key, address) = ("tcp:5000 --key-file KEY", "--key-file KEY tcp:10.0.2.2:5000");
             let share = by_socket("a Linux host", key, address);
+            // Linux: fs/vboxsf/utils.c, `vboxsf_inode_revalidate`.
+            let faults = "vboxsf drops cached pages at its own writes, and keeps those of a file \
+                          that an older one replaces";
+            let share = format!("{share}; {faults}");
             options.into_iter().chain([share]).collect()
         }
         _ => vec![format!("findmnt --target {target}")],
@@ -270,7 +278,7 @@ mod tests {
                 "fuse.bindfs",
                 "start the server of /mnt with -o attr_timeout=1,entry_timeout=1",
             ),
-            ("virtiofs", "folio share (without -o cache=none and ttl=0)"),
+            ("virtiofs", "on the host: folio share -o ttl=1s"),
             ("9p", "here: folio mount vsock:2:5000 /mnt"),
             ("nfs4", "mount -t nfs4 -o actimeo=3 /srv/source /mnt"),
             ("smb3", "mount -o remount,actimeo=1 /mnt"),
@@ -282,7 +290,12 @@ mod tests {
             assert!(options[0].contains(word), "{fs_type}: {options:?}");
         }
         assert!(page_cache(&healthy("fuse.folio"))[0].contains("cache=writethrough"));
-        assert!(page_cache(&healthy("virtiofs"))[1].contains("virtiofsd --cache auto"));
+        let shared = page_cache(&healthy("virtiofs"));
+        assert_eq!(
+            shared[0],
+            "on the host: folio share (without -o cache=none)"
+        );
+        assert!(shared[1].contains("virtiofsd --cache auto"));
     }
 
     #[test]
@@ -301,7 +314,8 @@ mod tests {
             );
             let last = remedies.last().unwrap();
             assert!(
-                last.contains("folio mount --key-file KEY tcp:10.0.2.2:5000 /mnt"),
+                last.contains("folio mount --key-file KEY tcp:10.0.2.2:5000 /mnt")
+                    && last.contains("that an older one replaces"),
                 "{last}"
             );
         }
