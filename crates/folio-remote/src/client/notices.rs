@@ -114,8 +114,8 @@ impl Notices {
         self.changed.notify_one();
     }
 
-    /// Writes queued notices to `device` until the end, and passes calls on to `calls`. Reports when
-    /// these cannot be made.
+    /// Writes queued notices to `device` until the end, and passes calls on to `calls`. Reports
+    /// when these cannot be made.
     ///
     /// Ignores errors of notices: the kernel refuses those for entries that it has not cached, and
     /// codes that it does not support.
@@ -141,7 +141,8 @@ impl Notices {
                 drop(queue);
                 if let (true, Err(EventCallError::Unreachable(errno))) = (is_reachable, result) {
                     report(&format!(
-                        "events wait: the mount cannot be reached ({errno}); it may be hidden by another mount"
+                        "events wait: the mount cannot be reached ({errno}); \
+                         another mount may hide it"
                     ));
                 }
                 is_reachable = !matches!(result, Err(EventCallError::Unreachable(_)));
