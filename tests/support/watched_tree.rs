@@ -334,12 +334,16 @@ impl<M> WatchedTree<M> {
         assert_eq!(self.on_mount.moves(), self.on_host.moves(), "moves");
     }
 
-    /// Makes `count` random changes, and compares the events of both sides.
+    /// Makes `count` random changes, and compares the events of both sides. With `waits` each
+    /// change follows the events of the one before.
     #[track_caller]
-    pub fn compare_random_changes(&mut self, count: usize) {
+    pub fn compare_random_changes(&mut self, count: usize, waits: bool) {
         let start = Instant::now();
         for _ in 0..count {
             self.change();
+            if waits {
+                self.settle();
+            }
         }
         self.assert_same_events();
         println!(
