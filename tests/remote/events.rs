@@ -38,8 +38,8 @@ fn finish(tree: WatchedTree<Share>) {
     host.shared.stop();
 }
 
-/// Both watchers get the same events of random changes, in the same order for each file. Each change
-/// follows the events of the one before: see the limits in docs/semantics.md.
+/// Both watchers get the same events of random changes, in the same order for each file. Each
+/// change follows the events of the one before: see the limits in docs/semantics.md.
 #[test]
 fn random_changes_are_same_events_of_a_share() {
     requires!(root, fuse);
