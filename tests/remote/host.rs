@@ -15,13 +15,13 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// A shared host directory.
-struct SharedDirectory {
-    folder: TempDir,
-    shared: ShareServer,
+pub(crate) struct SharedDirectory {
+    pub(crate) folder: TempDir,
+    pub(crate) shared: ShareServer,
 }
 
 impl SharedDirectory {
-    fn new(words: &[&str]) -> Self {
+    pub(crate) fn new(words: &[&str]) -> Self {
         let folder = TempDir::with_prefix("folio-remote-").unwrap();
         fs::create_dir(folder.path().join("host")).unwrap();
         let listen = format!("unix:{}", folder.path().join("socket").display());
@@ -29,7 +29,7 @@ impl SharedDirectory {
         Self { folder, shared }
     }
 
-    fn at(&self, name: &str) -> PathBuf {
+    pub(crate) fn at(&self, name: &str) -> PathBuf {
         self.folder.path().join("host").join(name)
     }
 }

@@ -5,9 +5,11 @@
 //!   calls of this machine --> kernel --> folio mount unix:...  --[proxy.rs: cuts]-->  folio share --listen --> image
 //!     trees.rs     whole trees, two clients           resume.rs   cut and killed
 //!     host.rs      a directory that the host changes too      guest.rs    in a guest
+//!     events.rs    events for programs that watch the mount
 //!     hostile.rs   invalid bytes of a client (wire.rs)   keys.rs  access control
 //! ```
 
+mod events;
 mod guest;
 mod host;
 mod hostile;

@@ -17,6 +17,7 @@
 //!     Random             reproducible random numbers                random.rs
 //!     rounds             how many rounds a long test makes          rounds.rs
 //!     scratch            a scratch folder in memory                 scratch.rs
+//!     WatchedTree        a folder and its mount, both watched       watched_tree.rs
 //! ```
 #![allow(dead_code, unused_imports, unused_macros, unreachable_pub)]
 
@@ -36,6 +37,7 @@ pub mod scratch;
 pub mod terminal;
 pub mod tools;
 pub mod two_sides;
+pub mod watched_tree;
 
 pub use group::Group;
 pub use manifest::{Manifest, Scope};

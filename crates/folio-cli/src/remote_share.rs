@@ -7,7 +7,7 @@ use crate::serving::{self, Readiness};
 use crate::session::Session;
 use clap::Args;
 use folio::vfs::MountOptions;
-use folio_fuse::{AllowedUsers, SessionOptions};
+use folio_fuse::{AllowedUsers, Events, SessionOptions};
 use folio_remote::{Address, Key, Limits, Listener, MountAttributes, Remote, Server, Share};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -152,11 +152,11 @@ pub(crate) struct MountRequest<'a> {
 
 /// Mounts the share of a server, until an unmount.
 pub(crate) fn mount(request: &MountRequest<'_>, session: &Session, place: Address) -> Outcome {
-    let words = mount_words(request, session, &place)?;
+    let (words, wants_events) = mount_words(request, session, &place)?;
     let key = key(request.args.key_file.as_ref())?;
     let retry = Duration::from_secs(request.args.retry);
     let name = place.to_string();
-    let remote = Remote::connect(place, key, retry, session.note_printer())?;
+    let remote = Remote::connect(place, key, retry, wants_events, session.note_printer())?;
     let description = format!(
         "{name} ({}) is on {}",
         remote.share(),
@@ -174,12 +174,13 @@ pub(crate) fn mount(request: &MountRequest<'_>, session: &Session, place: Addres
     })
 }
 
-/// Parses `-o` for the local mount. The server decides about all other options.
+/// Parses `-o` for the local mount, and whether it raises events. The server decides about all
+/// other options.
 fn mount_words(
     request: &MountRequest<'_>,
     session: &Session,
     place: &Address,
-) -> Outcome<MountAttributes> {
+) -> Outcome<(MountAttributes, bool)> {
     let refused = |error| Failure::usage(format!("-o {}", explain(&error)));
     let mut options = SessionOptions::new(place.to_string());
     // As for an image: by default the server's files give no privileges here.
@@ -201,7 +202,13 @@ fn mount_words(
         );
         return Err(Failure::usage(text));
     }
-    Ok(MountAttributes {
+    let wants_events = options.events == Events::Always;
+    if wants_events && inside.read_only {
+        return Err(Failure::usage(
+            "-o events=on: needs a mount that may be written",
+        ));
+    }
+    let attributes = MountAttributes {
         source: options.source,
         allow_other: request.allow_other || options.allowed == AllowedUsers::All,
         read_only: inside.read_only,
@@ -210,5 +217,6 @@ fn mount_words(
         no_execution: inside.no_execution,
         // Writes have reached the server, and sync(1) would wait for an unreachable one.
         sends_sync: false,
-    })
+    };
+    Ok((attributes, wants_events))
 }

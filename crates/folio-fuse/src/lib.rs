@@ -41,10 +41,11 @@ pub mod wire;
 
 pub use changes::{Invalidator, ReplyGuard};
 pub use client_options::{ClientOptions, DataCache, FOREVER, PermissionChecks, parse_ttl};
+pub use events::{EventCall, EventCallError, EventCaller};
 pub use local::Passthrough;
 pub use mount::{
-    AllowedUsers, DetachedMount, DeviceSession, Events, MountAttributes, Mountpoint, Session,
-    SessionOptions, Unmounter, Uring, remount,
+    AllowedUsers, DetachedMount, DeviceSession, Events, MountAttributes, MountCaller, Mountpoint,
+    Session, SessionOptions, Unmounter, Uring, remount,
 };
 pub use nodes::ROOT;
 pub use server::{CallObserver, ObservedCall, ObservedKind, Outcome, RequestCounts, Server, Wait};

@@ -7,6 +7,7 @@
 //!
 //! Little-endian. The body of a message is a FUSE message as /dev/fuse has it (linux/fuse.h).
 
+use folio_fuse::EventCallError;
 use folio_net::StreamReader;
 use std::io::{self, BufReader, Read};
 use std::sync::Arc;
@@ -15,6 +16,8 @@ use std::time::Duration;
 pub(crate) const HEADER_BYTES: usize = 16;
 /// Longest body, in bytes, of a frame that is not a message: a reason as text.
 pub(crate) const TEXT_BYTES_MAX: usize = 1024;
+/// Longest body, in bytes, of an [`EventCall`](folio_fuse::EventCall): four paths.
+const EVENT_BYTES_MAX: usize = 32 << 10;
 
 /// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +30,12 @@ pub(crate) enum FrameKind {
     Acknowledge,
     /// Ends the session; the body is the reason.
     Goodbye,
+    /// A call that raises an event in the client's kernel; an empty body ends a burst of them.
+    /// Numbered, from the server, and only to a client that has asked for events.
+    EventCall,
+    /// The result of the last call, as a 32-bit number. The first one means that the client is
+    /// ready. Numbered, from the client.
+    EventResult,
 }
 
 impl FrameKind {
@@ -36,6 +45,8 @@ impl FrameKind {
             2 => Self::DropNames,
             3 => Self::Acknowledge,
             4 => Self::Goodbye,
+            5 => Self::EventCall,
+            6 => Self::EventResult,
             _ => return None,
         })
     }
@@ -46,12 +57,14 @@ impl FrameKind {
             Self::DropNames => 2,
             Self::Acknowledge => 3,
             Self::Goodbye => 4,
+            Self::EventCall => 5,
+            Self::EventResult => 6,
         }
     }
 
     /// Returns whether frames of the kind are counted, and sent again if they may be lost.
     pub(crate) fn is_numbered(self) -> bool {
-        matches!(self, Self::Message | Self::DropNames)
+        !matches!(self, Self::Acknowledge | Self::Goodbye)
     }
 }
 
@@ -75,6 +88,22 @@ impl Frame {
         Self {
             kind: FrameKind::Message,
             body,
+        }
+    }
+
+    /// Creates a frame with a call that raises an event.
+    pub(crate) fn event_call(body: Vec<u8>) -> Self {
+        Self {
+            kind: FrameKind::EventCall,
+            body: Arc::new(body),
+        }
+    }
+
+    /// Creates a frame with the result of a call that raises an event.
+    pub(crate) fn event_result(result: Result<(), EventCallError>) -> Self {
+        Self {
+            kind: FrameKind::EventResult,
+            body: Arc::new(EventCallError::encode(result).to_le_bytes().to_vec()),
         }
     }
 
@@ -167,6 +196,8 @@ impl<R: Read> FrameReader<R> {
         let len_max = match kind {
             FrameKind::Message => self.body_bytes_max,
             FrameKind::Goodbye => TEXT_BYTES_MAX,
+            FrameKind::EventCall => EVENT_BYTES_MAX,
+            FrameKind::EventResult => size_of::<i32>(),
             FrameKind::DropNames | FrameKind::Acknowledge => 0,
         };
         if len > len_max {
@@ -213,6 +244,8 @@ mod tests {
             Frame::message(vec![7; 5000]),
             Frame::empty(FrameKind::DropNames),
             Frame::goodbye("no more"),
+            Frame::empty(FrameKind::EventCall),
+            Frame::event_result(Ok(())),
         ];
         let stream: Vec<u8> = sent.iter().flat_map(|frame| bytes(frame, 9)).collect();
         let mut reader = FrameReader::new(&stream[..], 5000);

@@ -33,6 +33,7 @@ pub fn client(mut data: &[u8]) {
         cache.record_request(&last);
         cache.entries();
         body.clone_into(&mut last);
+        let _ = folio_fuse::EventCall::decode(body);
     });
 }
 

@@ -68,12 +68,14 @@ nodev are set unless suid and dev are given. It also accepts options of mount.fu
   io_uring=MODE   each request goes to a thread on the CPU that made it: auto (if the kernel offers it), on or off.
                   The administrator permits it: echo Y > /sys/module/fuse/parameters/enable_uring
 
+Options of -o for host directories and remote shares:
+  events=MODE     changes on the host are events for programs that watch the mount (inotify): on, off, or auto,
+                  which is off for now. In a remote share changes by other clients are events, too
+
 Options of -o for host directories:
   ttl=TIME        how long names, attributes and data stay valid: 0, inf, or a number with us, ms or s. The default
                   is inf if the host sends change notifications, else 1ms
   push=MODE       change notifications: auto, inotify or off
-  events=MODE     changes on the host are events for programs that watch the mount (inotify): on, off, or auto,
-                  which is off for now
   cache=MODE      host (only the kernel caches data; the default), writethrough, writeback or none
   passthrough=MODE  the kernel reads and writes the host's files itself: on, which needs root and suits writers of
                   large files; off; or auto: only if it cannot open files without asking folio, which suits readers

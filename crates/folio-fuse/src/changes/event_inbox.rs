@@ -78,17 +78,22 @@ impl EventInbox {
             .wait_while_for(&mut state, is_before, FENCE_TIMEOUT);
     }
 
-    /// Waits for the next item; `None` at the end.
-    pub(crate) fn next(&self) -> Option<InboxItem> {
+    /// Waits for an item, no longer than `timeout`. Returns false at the end.
+    pub(crate) fn wait(&self, timeout: Option<Duration>) -> bool {
         let mut state = self.state.lock();
-        self.changed.wait_while(&mut state, |state| {
-            state.items.is_empty() && !state.is_closed
-        });
-        if state.is_closed {
-            None
-        } else {
-            state.items.pop_front()
+        let is_idle = |state: &mut InboxState| state.items.is_empty() && !state.is_closed;
+        match timeout {
+            None => self.changed.wait_while(&mut state, is_idle),
+            Some(timeout) => {
+                let _ = self.changed.wait_while_for(&mut state, is_idle, timeout);
+            }
         }
+        !state.is_closed
+    }
+
+    /// Takes the next item.
+    pub(crate) fn take(&self) -> Option<InboxItem> {
+        self.state.lock().items.pop_front()
     }
 
     /// Returns whether no item waits.
@@ -96,7 +101,7 @@ impl EventInbox {
         self.state.lock().items.is_empty()
     }
 
-    /// Ends [`EventInbox::next`].
+    /// Ends [`EventInbox::wait`].
     pub(super) fn close(&self) {
         self.state.lock().is_closed = true;
         self.changed.notify_all();
@@ -121,15 +126,16 @@ mod tests {
     fn overfull_inbox_becomes_overflow() {
         let inbox = EventInbox::default();
         inbox.add(event());
-        assert_eq!(inbox.next(), Some(InboxItem::Event(event())));
+        assert!(inbox.wait(None));
+        assert_eq!(inbox.take(), Some(InboxItem::Event(event())));
         for _ in 0..=EVENTS_MAX {
             inbox.add(event());
         }
         inbox.reach(3);
         inbox.wait_for(3);
-        assert_eq!(inbox.next(), Some(InboxItem::Overflow));
-        assert!(inbox.is_empty());
+        assert_eq!(inbox.take(), Some(InboxItem::Overflow));
+        assert!(inbox.is_empty() && inbox.wait(Some(Duration::ZERO)));
         inbox.close();
-        assert_eq!(inbox.next(), None);
+        assert!(!inbox.wait(None));
     }
 }

@@ -1,5 +1,6 @@
 //! The call in progress of the thread that raises events, and what the server answers to it.
 
+use super::event_call::outside_name;
 use super::places::DirectoryPlaces;
 use folio::vfs::FileType;
 use parking_lot::Mutex;
@@ -45,11 +46,24 @@ pub(crate) struct RaisedName {
 /// The names that a call looks up.
 pub(crate) type RaisedCall = Vec<RaisedName>;
 
+/// What is known of the id of the thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ThreadId {
+    /// It has not looked up [`EventCalls::outside_name`] yet.
+    Unknown,
+    Known,
+    /// Its requests carry no id: its pid namespace is not the mount's, or one above it.
+    Missing,
+    /// The thread has ended, and another one may have its id.
+    Ended,
+}
+
 /// State that the thread and the server share.
 pub(crate) struct EventCalls {
     pub(crate) places: DirectoryPlaces,
-    /// The id of the thread, as its requests have it; 0 until it is checked.
-    thread: AtomicU32,
+    thread: Mutex<ThreadId>,
+    /// The id of the thread, as its requests have it; 0 while it is unknown.
+    known_thread: AtomicU32,
     /// A name in the root that exists for the thread alone: a directory without watchers, for the
     /// other side of a move into the mount or out of it.
     outside_name: Box<[u8]>,
@@ -63,24 +77,45 @@ impl EventCalls {
         let mut bytes = [0; 8];
         // Without randomness the name may exist in the directory, whose own is then not seen.
         let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-        let name = format!(".folio-outside-{:016x}", u64::from_le_bytes(bytes));
         Self {
             places: DirectoryPlaces::default(),
-            thread: AtomicU32::new(0),
-            outside_name: name.into_bytes().into(),
+            thread: Mutex::new(ThreadId::Unknown),
+            known_thread: AtomicU32::new(0),
+            outside_name: outside_name(u64::from_le_bytes(bytes)),
             has_call: AtomicBool::new(false),
             call: Mutex::default(),
             next_placeholder: AtomicU64::new(1),
         }
     }
 
-    pub(crate) fn set_thread(&self, thread: u32) {
-        self.thread.store(thread, Ordering::Release);
+    /// Takes the first requester that looks up [`EventCalls::outside_name`] for the thread, since
+    /// no program knows that name. So the id is right in any pid namespace.
+    pub(crate) fn recognize(&self, pid: u32) {
+        let mut thread = self.thread.lock();
+        if *thread == ThreadId::Unknown {
+            *thread = if pid == 0 {
+                ThreadId::Missing
+            } else {
+                ThreadId::Known
+            };
+            self.known_thread.store(pid, Ordering::Release);
+        }
+    }
+
+    /// Returns whether the thread cannot be recognized: its requests carry no id.
+    pub(crate) fn is_unrecognizable(&self) -> bool {
+        *self.thread.lock() == ThreadId::Missing
+    }
+
+    /// Notes that the thread has ended.
+    pub(crate) fn end_thread(&self) {
+        *self.thread.lock() = ThreadId::Ended;
+        self.known_thread.store(0, Ordering::Release);
     }
 
     /// Returns whether a request with this `pid` is the thread's.
     pub(crate) fn is_thread(&self, pid: u32) -> bool {
-        pid != 0 && self.thread.load(Ordering::Acquire) == pid
+        pid != 0 && self.known_thread.load(Ordering::Acquire) == pid
     }
 
     pub(crate) fn outside_name(&self) -> &[u8] {
@@ -133,4 +168,28 @@ pub(crate) fn placeholder_type(node: u64) -> Option<FileType> {
         .get(kind as usize)
         .filter(|_| node & PLACEHOLDER == PLACEHOLDER)
         .copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_lookup_of_the_secret_name_recognizes() {
+        let calls = EventCalls::new();
+        assert!(!calls.is_thread(0) && !calls.is_thread(7));
+        calls.recognize(7);
+        calls.recognize(8);
+        assert!(calls.is_thread(7) && !calls.is_thread(8) && !calls.is_unrecognizable());
+        calls.end_thread();
+        calls.recognize(7);
+        assert!(!calls.is_thread(7) && !calls.is_unrecognizable());
+    }
+
+    #[test]
+    fn requests_without_an_id_are_noticed() {
+        let calls = EventCalls::new();
+        calls.recognize(0);
+        assert!(calls.is_unrecognizable() && !calls.is_thread(0));
+    }
 }

@@ -3,9 +3,12 @@
 //! host.
 //!
 //! ```text
-//!   changes/EventInbox ---> mount/event_thread.rs   mknod, unlink, rename, utimensat, close
+//!   changes/EventInbox ---> server/event_sender.rs
+//!                                 |  event_call.rs   EventCall: here, or over a stream
+//!                                 v
+//!          call.rs  RaisedCall    mount/mount_caller.rs   mknod, unlink, rename, utimensat, close
 //!                                 |    ^
-//!          call.rs  RaisedCall    v    | kernel: inotify, fanotify
+//!                                 v    | kernel: inotify, fanotify
 //!                              server/raised.rs     answers the requests of that thread
 //!                                 |
 //!                              places.rs            where the kernel has its directories
@@ -17,14 +20,18 @@
 //! table is locked below the places.
 //!
 //! Invariants:
-//! - E1: the thread is recognized by the `pid` of its requests, which it checks before its first
-//!   call: no call of it reaches the host.
+//! - E1: the thread is recognized by the `pid` of its requests. The server takes it from the first
+//!   lookup of a name that only the thread knows, and which exists for the thread alone. The thread
+//!   opens it before its calls: no call of it reaches the host.
 //! - E2: it serves no request, and no request waits for it. The kernel holds the lock of a
 //!   directory during its calls, which the threads of the server answer.
 //! - E3: an answer that differs from the host's state is valid for no time.
 
 mod call;
+mod event_call;
 mod places;
 
 pub(crate) use call::{EventCalls, RaisedCall, RaisedName, RaisedTarget, placeholder_type};
+pub(crate) use event_call::{CallName, EventCallKind};
+pub use event_call::{EventCall, EventCallError, EventCaller};
 pub(crate) use places::Place;

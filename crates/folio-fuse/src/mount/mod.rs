@@ -6,7 +6,8 @@
 //!      |  transport.rs    threads: read a request, write the reply
 //!      |  uring/          the same over io_uring, on the CPU of the requesting program
 //!      |  invalidator.rs  one thread: writes notices
-//!      |  event_thread.rs  one thread: raises events of external changes (descriptor_table.rs)
+//!      |  event_thread.rs  one thread: makes the calls of events, by mount_caller.rs
+//!      |                   (descriptor_table.rs)
 //!      |  mountpoint.rs   mount(2), fusermount3, umount(2)
 //!      |  detached.rs     the same without a place in the tree
 //!      |  sync_device.rs  the block device for which the kernel sends sync(2)
@@ -21,6 +22,7 @@ mod descriptor_table;
 mod detached;
 mod event_thread;
 mod invalidator;
+mod mount_caller;
 mod mountpoint;
 mod options;
 mod session;
@@ -30,6 +32,7 @@ mod uring;
 mod writeback;
 
 pub use detached::DetachedMount;
+pub use mount_caller::MountCaller;
 pub use mountpoint::{Mountpoint, Unmounter, remount};
 pub use options::{AllowedUsers, Events, MountAttributes, SessionOptions, Uring};
 pub use session::{DeviceSession, Session};

@@ -16,7 +16,7 @@ use folio::vfs::{AccessTime, MountOptions};
 use folio::{Errno, Error, Kernel, Result};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -96,8 +96,8 @@ impl Session {
             device,
             mut mountpoint,
         } = self;
-        let target = mountpoint.unmounter().target().to_owned();
-        let served = device.serve_with(Some(target), mountpoint.take_sync_device(), confine);
+        let unmounter = mountpoint.unmounter().clone();
+        let served = device.serve_with(Some(unmounter), mountpoint.take_sync_device(), confine);
         served.map_err(|error| {
             let target = mountpoint.unmounter().target().display().to_string();
             error.at(target)
@@ -196,10 +196,10 @@ impl DeviceSession {
         self.serve_with(None, None, || {})
     }
 
-    /// `target` is the place of the mount, for events.
+    /// `unmounter` is that of the mount, for events.
     fn serve_with(
         self,
-        target: Option<PathBuf>,
+        unmounter: Option<Unmounter>,
         sync_device: Option<SyncDevice>,
         started: impl FnOnce(),
     ) -> Result<()> {
@@ -223,7 +223,9 @@ impl DeviceSession {
         let push_thread = is_shared.then(|| spawn("folio-push", Server::push_changes));
         // Without it the kernel forgets nodes when it needs memory itself.
         let prune_thread = spawn("folio-prune", Server::prune_nodes).ok();
-        let event_thread = target.map_or(Ok(None), |target| event_thread::start(&server, target));
+        let event_thread = unmounter.map_or(Ok(None), |unmounter| {
+            event_thread::start(&server, unmounter)
+        });
         let served = transport.run(threads, started);
         // After the last request: until then the kernel's caches must be invalidated.
         server.stop_pushing();
@@ -232,13 +234,12 @@ impl DeviceSession {
         let served = served.and_then(|()| {
             let threads = push_thread.transpose()?.into_iter().chain(prune_thread);
             let panics = threads
-                .chain(event_thread?)
                 .map(JoinHandle::join)
                 .filter(std::result::Result::is_err);
-            if panics.count() == 0 {
-                Ok(())
-            } else {
-                Err(io::Error::other("a thread that sends changes panicked"))
+            let raised = event_thread?.map_or(Ok(Ok(())), JoinHandle::join);
+            match (panics.count(), raised) {
+                (0, Ok(raised)) => raised.map_err(io::Error::other),
+                _ => Err(io::Error::other("a thread that sends changes panicked")),
             }
         });
         let served = served.and_then(|()| writeback?.map_or(Ok(()), WritebackThread::stop));

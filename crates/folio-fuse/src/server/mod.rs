@@ -11,6 +11,7 @@
 //!      |  request_counts.rs  the number of requests, by operation
 //!      |  described.rs    changes as system calls, for an observer (observer.rs)
 //!      |  raised.rs     answers to the thread that raises events (events/)
+//!      |  event_sender.rs   its calls       caused_events.rs  events for other clients
 //!      v
 //!   nodes/  the node's handle --> Caller  the system call          changes/  invalidations
 //! ```
@@ -31,9 +32,11 @@
 
 mod attributes;
 mod call;
+mod caused_events;
 mod data;
 mod described;
 mod entry;
+mod event_sender;
 mod listing;
 mod names;
 mod observer;
@@ -144,7 +147,8 @@ impl Server {
     }
 
     /// Asks for events of external changes, before [`Server::watch_changes`].
-    pub(crate) fn raise_events(&mut self) {
+    /// [`Server::send_events`] raises them.
+    pub fn raise_events(&mut self) {
         self.changes.ask_for_events();
         self.event_calls = Some(EventCalls::new());
     }
@@ -299,12 +303,13 @@ impl Server {
             reply,
             may_wait,
         };
-        let done = self
-            .check_access(&header)
-            .and_then(|()| match self.raised_call(header.pid) {
-                Some(calls) => self.answer_raised(calls, &mut call),
-                None => self.dispatch_observed(&mut call),
-            });
+        let done = match self.raised_call(&header, arguments) {
+            // It changes nothing, and a file system that is read-only may change.
+            Some(calls) => self.answer_raised(calls, &mut call),
+            None => self
+                .check_access(&header)
+                .and_then(|()| self.dispatch_observed(&mut call)),
+        };
         let (outcome, errno) = match done {
             Ok(Done::MustWait) => return Err(Wait::Data),
             Ok(Done::Silent) => (Outcome::Silent, 0),

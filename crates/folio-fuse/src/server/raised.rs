@@ -4,9 +4,12 @@ use super::call::Call;
 use super::{Done, Server};
 use crate::events::{EventCalls, Place, RaisedTarget, placeholder_type};
 use crate::nodes::ROOT;
-use crate::wire::abi::{AttrOut, EntryOut, MkdirIn, MknodIn, OpenOut, StatxOut, init, open};
+use crate::wire::abi::{
+    AttrOut, EntryOut, InHeader, MkdirIn, MknodIn, OpenOut, StatxOut, init, open,
+};
 use crate::wire::encode::{mknod_type, statx};
 use crate::wire::op;
+use crate::wire::request::Arguments;
 use folio::syscall::Handle;
 use folio::vfs::{Attributes, FileType, InodeNumber};
 use folio::{Errno, Result};
@@ -14,8 +17,20 @@ use std::time::Duration;
 
 impl Server {
     /// Returns the state of raised events if this request is of the thread that raises them.
-    pub(super) fn raised_call(&self, pid: u32) -> Option<&EventCalls> {
-        self.event_calls().filter(|calls| calls.is_thread(pid))
+    pub(super) fn raised_call(
+        &self,
+        header: &InHeader,
+        mut arguments: Arguments<'_>,
+    ) -> Option<&EventCalls> {
+        let calls = self.event_calls()?;
+        if (header.opcode, header.node) == (op::LOOKUP, ROOT)
+            && arguments
+                .name()
+                .is_ok_and(|name| name == calls.outside_name())
+        {
+            calls.recognize(header.pid);
+        }
+        calls.is_thread(header.pid).then_some(calls)
     }
 
     /// Returns whether a call in progress concerns a name: what the client learns of it then is

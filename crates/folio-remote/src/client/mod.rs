@@ -5,11 +5,12 @@
 //!      ^  ^                                |               |
 //!      |  +------ replies -----------------+---- receive <-+                     server_connection.rs
 //!      +--------- notices.rs (a thread of its own) <---+                         (and reconnect)
+//!         calls ---- events.rs (likewise) <---+
 //!                 kernel_cache.rs: all names and nodes, to invalidate them at once
 //! ```
 //!
-//! Files, each above the ones it uses: this one, server_connection.rs, relay.rs, notices.rs,
-//! kernel_cache.rs.
+//! Files, each above the ones it uses: this one, events.rs, server_connection.rs, relay.rs,
+//! notices.rs, kernel_cache.rs.
 //!
 //! Neighbors: `folio-cli` above; below, the frames of `link.rs`, and the kernel.
 //!
@@ -24,6 +25,7 @@
 //! - C3: only the thread that receives from the server writes replies, except for requests that
 //!   fail here. Notices have a thread of their own.
 
+mod events;
 mod kernel_cache;
 mod notices;
 mod relay;
@@ -38,7 +40,7 @@ pub(crate) use kernel_cache::KernelCache;
 use relay::Relay;
 use server_connection::ServerConnection;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 /// A connection to a share that is not mounted yet.
@@ -55,20 +57,28 @@ pub struct Mount {
 
 impl Remote {
     /// Connects to a server. If the connection is lost later, calls on the mount wait for it up to
-    /// `retry`, and then fail until there is a connection again. `report` receives messages for the
+    /// `retry`, and then fail until there is a connection again. With `wants_events`, changes by
+    /// other programs are events for those that watch the mount. `report` receives messages for the
     /// operator.
     ///
     /// # Errors
-    /// EACCES if the keys differ or the server refuses, EPROTO if the server does not match, else
-    /// the host's error.
+    /// EACCES if the keys differ or the server refuses, EPROTO if the server does not match,
+    /// EOPNOTSUPP if it sends no events, else the host's error.
     pub fn connect(
         address: Address,
         key: Option<Key>,
         retry: Duration,
+        wants_events: bool,
         report: impl Fn(&str) + Send + Sync + 'static,
     ) -> Result<Self> {
         Ok(Self {
-            connection: ServerConnection::connect(address, key, retry, Box::new(report))?,
+            connection: ServerConnection::connect(
+                address,
+                key,
+                retry,
+                wants_events,
+                Arc::new(report),
+            )?,
         })
     }
 
@@ -121,9 +131,18 @@ impl Mount {
             return Ok(());
         };
         connection.begin(&relay, init)?;
+        let raises_events = connection.grant().sends_events;
+        let (report, target) = (connection.report(), mountpoint.unmounter().target());
+        let (calls, received_calls) = mpsc::channel();
         std::thread::scope(|scope| {
             let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
-            let notices = thread("folio notices").spawn_scoped(scope, || relay.write_notices());
+            let notices = thread("folio notices")
+                .spawn_scoped(scope, || relay.write_notices(&{ calls }, &*report));
+            let raising = raises_events.then(|| {
+                thread("folio events").spawn_scoped(scope, || {
+                    events::raise_until_end(&relay, target, received_calls);
+                })
+            });
             let receiving = thread("folio receive").spawn_scoped(scope, || {
                 let received = connection.receive_until_end(&relay);
                 if received.is_err() {
@@ -133,8 +152,8 @@ impl Mount {
                 }
                 received
             });
-            let read = match (&notices, &receiving) {
-                (Ok(_), Ok(_)) => relay.read_requests(),
+            let read = match (&notices, &receiving, raising.transpose()) {
+                (Ok(_), Ok(_), Ok(_)) => relay.read_requests(),
                 _ => Err(Error::new(Errno::AGAIN, "the host has no thread left")),
             };
             relay.end();

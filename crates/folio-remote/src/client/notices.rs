@@ -3,11 +3,15 @@
 //! may be waiting for a reply.
 
 use super::kernel_cache::{ChildName, KernelCache};
-use folio_fuse::ROOT;
+use crate::frame::Frame;
+use crate::link::Link;
 use folio_fuse::wire::Notice;
-use parking_lot::{Condvar, Mutex};
+use folio_fuse::{EventCallError, ROOT};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::fd::OwnedFd;
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
 
 /// Most queued messages. With more, everything is invalidated instead.
 const WAITING_MAX: usize = 4096;
@@ -20,11 +24,34 @@ const FORWARDED_CODES: [i32; 3] = [2, 3, 6];
 pub(super) struct Notices {
     queue: Mutex<NoticeQueue>,
     changed: Condvar,
+    /// Held while a notice is written, and while a call raises an event. A client that is killed
+    /// during both would never end: the call has the lock of a directory, which the notice waits
+    /// for with /dev/fuse open.
+    turn: Mutex<()>,
+}
+
+/// A call of the server that raises an event, in the session of its link.
+pub(super) struct RemoteCall {
+    pub(super) link: Arc<Link>,
+    /// An [`EventCall`](folio_fuse::EventCall) as bytes; empty at the end of a burst.
+    pub(super) bytes: Vec<u8>,
+}
+
+/// The result of a call.
+type CallResult = Result<(), EventCallError>;
+
+enum QueuedNotice {
+    Message(Vec<u8>),
+    /// Made after the notices before it are written.
+    Call(RemoteCall),
 }
 
 #[derive(Default)]
 struct NoticeQueue {
-    messages: VecDeque<Vec<u8>>,
+    messages: VecDeque<QueuedNotice>,
+    /// Results of calls, each for the session of its link. The thread of the calls has a table of
+    /// descriptors without the streams.
+    results: VecDeque<(Arc<Link>, CallResult)>,
     drops_all_names: bool,
     drops_all_nodes: bool,
     has_ended: bool,
@@ -41,12 +68,32 @@ impl Notices {
         }
         let mut queue = self.queue.lock();
         if queue.messages.len() >= WAITING_MAX {
-            queue.messages.clear();
-            (queue.drops_all_names, queue.drops_all_nodes) = (true, true);
+            queue.drop_everything();
         } else {
-            queue.messages.push_back(message);
+            queue.messages.push_back(QueuedNotice::Message(message));
         }
         self.changed.notify_one();
+    }
+
+    /// Queues a call that raises an event.
+    pub(super) fn add_call(&self, call: RemoteCall) {
+        let mut queue = self.queue.lock();
+        // A server waits for the result of each call. One that does not gets none.
+        if queue.messages.len() < 2 * WAITING_MAX {
+            queue.messages.push_back(QueuedNotice::Call(call));
+        }
+        self.changed.notify_one();
+    }
+
+    /// Queues the result of a call for the server.
+    pub(super) fn add_result(&self, link: Arc<Link>, result: CallResult) {
+        self.queue.lock().results.push_back((link, result));
+        self.changed.notify_one();
+    }
+
+    /// Takes the turn to use the locks of directories in the kernel.
+    pub(super) fn take_turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock()
     }
 
     /// Queues the invalidation of all names.
@@ -57,9 +104,7 @@ impl Notices {
 
     /// Queues the invalidation of all names and nodes.
     pub(super) fn drop_everything(&self) {
-        let mut queue = self.queue.lock();
-        queue.messages.clear();
-        (queue.drops_all_names, queue.drops_all_nodes) = (true, true);
+        self.queue.lock().drop_everything();
         self.changed.notify_one();
     }
 
@@ -69,23 +114,41 @@ impl Notices {
         self.changed.notify_one();
     }
 
-    /// Writes queued notices to `device` until the end. Ignores errors: the kernel refuses notices
-    /// for entries that it has not cached, and codes that it does not support.
-    pub(super) fn write_until_end(&self, device: &OwnedFd, cache: &Mutex<KernelCache>) {
+    /// Writes queued notices to `device` until the end, and passes calls on to `calls`. Reports
+    /// when these cannot be made.
+    ///
+    /// Ignores errors of notices: the kernel refuses those for entries that it has not cached, and
+    /// codes that it does not support.
+    pub(super) fn write_until_end(
+        &self,
+        device: &OwnedFd,
+        cache: &Mutex<KernelCache>,
+        calls: &Sender<RemoteCall>,
+        report: &dyn Fn(&str),
+    ) {
+        let mut is_reachable = true;
         let write = |message: &[u8]| {
+            let _turn = self.take_turn();
             let _ = rustix::io::write(device, message);
         };
         loop {
             let mut queue = self.queue.lock();
-            while queue.messages.is_empty()
-                && !queue.drops_all_names
-                && !queue.drops_all_nodes
-                && !queue.has_ended
-            {
-                self.changed.wait(&mut queue);
-            }
+            self.changed.wait_while(&mut queue, |queue| queue.is_idle());
             if queue.has_ended {
                 return;
+            }
+            if let Some((link, result)) = queue.results.pop_front() {
+                drop(queue);
+                if let (true, Err(EventCallError::Unreachable(errno))) = (is_reachable, result) {
+                    report(&format!(
+                        "events wait: the mount cannot be reached ({errno}); \
+                         another mount may hide it"
+                    ));
+                }
+                is_reachable = !matches!(result, Err(EventCallError::Unreachable(_)));
+                // The link has no limit.
+                let _ = link.push(Frame::event_result(result));
+                continue;
             }
             let (drops_all_names, drops_all_nodes) = (
                 std::mem::take(&mut queue.drops_all_names),
@@ -98,7 +161,11 @@ impl Notices {
             };
             drop(queue);
             match message {
-                Some(message) => write(&message),
+                Some(QueuedNotice::Message(message)) => write(&message),
+                // Without the thread of the calls, none is asked for.
+                Some(QueuedNotice::Call(call)) => {
+                    let _ = calls.send(call);
+                }
                 None => {
                     // Only now: entries that came since the mark was set are dropped, too.
                     let (nodes, names) = cache.lock().entries();
@@ -114,6 +181,23 @@ impl Notices {
                 }
             }
         }
+    }
+}
+
+impl NoticeQueue {
+    fn is_idle(&self) -> bool {
+        self.messages.is_empty()
+            && self.results.is_empty()
+            && !self.drops_all_names
+            && !self.drops_all_nodes
+            && !self.has_ended
+    }
+
+    /// Replaces all messages by the invalidation of everything.
+    fn drop_everything(&mut self) {
+        self.messages
+            .retain(|message| matches!(message, QueuedNotice::Call(_)));
+        (self.drops_all_names, self.drops_all_nodes) = (true, true);
     }
 }
 

@@ -2,7 +2,7 @@
 //! passes them to the current link.
 
 use super::kernel_cache::{ENTRY_BYTES, KernelCache, listed};
-use super::notices::Notices;
+use super::notices::{Notices, RemoteCall};
 use crate::frame::Frame;
 use crate::handshake::SessionGrant;
 use crate::link::Link;
@@ -13,6 +13,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::fd::OwnedFd;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 /// Longest reply without data, in bytes.
@@ -43,6 +44,8 @@ struct RelayState {
     failing: Option<Errno>,
     is_abandoned: bool,
     has_ended: bool,
+    /// Whether the thread of the calls that raise events is ready.
+    raises_events: bool,
 }
 
 struct PendingRequest {
@@ -68,6 +71,7 @@ impl Relay {
                 failing: None,
                 is_abandoned: false,
                 has_ended: false,
+                raises_events: false,
             }),
             changed: Condvar::new(),
         }
@@ -291,12 +295,25 @@ impl Relay {
         if state.has_ended || state.is_abandoned {
             return false;
         }
-        state.link = Some(link);
+        state.link = Some(link.clone());
         state.failing = None;
+        let raises_events = state.raises_events;
         drop(state);
         // The new server has no record of what the kernel has cached.
         self.notices.drop_everything();
+        if raises_events {
+            self.notices.add_result(link, Ok(()));
+        }
         true
+    }
+
+    /// Makes the server send calls that raise events, from now on.
+    pub(super) fn begin_events(&self) {
+        let mut state = self.state.lock();
+        state.raises_events = true;
+        if let Some(link) = state.link.clone() {
+            self.notices.add_result(link, Ok(()));
+        }
     }
 
     /// Fails all requests under way, and later ones with `errno`.
@@ -371,10 +388,10 @@ impl Relay {
         &self.notices
     }
 
-    /// Writes notices to the kernel until the relay ends.
-    pub(super) fn write_notices(&self) {
+    /// Writes notices to the kernel until the relay ends, and passes calls that raise events on.
+    pub(super) fn write_notices(&self, calls: &Sender<RemoteCall>, report: &dyn Fn(&str)) {
         self.notices
-            .write_until_end(&self.device, &self.kernel_cache);
+            .write_until_end(&self.device, &self.kernel_cache, calls, report);
     }
 }
 
@@ -453,6 +470,7 @@ mod tests {
         let (device, kernel) = UnixStream::pair().unwrap();
         let grant = SessionGrant {
             is_resumed: false,
+            sends_events: false,
             kernel_checks_permissions: true,
             session: SessionId::default(),
             received: 0,

@@ -1,12 +1,13 @@
 //! The connection to the server: receives replies and changes, and reconnects after a loss.
 
+use super::notices::RemoteCall;
 use super::relay::Relay;
 use crate::frame::{Frame, FrameKind, FrameReader};
 use crate::handshake::{
     self, SessionAnswer, SessionGrant, SessionId, SessionRequest, TimedTransport,
 };
 use crate::key::Key;
-use crate::link::Link;
+use crate::link::{Link, ProtocolViolation};
 use crate::message::{u32_at, u64_at};
 use crate::stream;
 use folio::{Errno, Error, Result};
@@ -29,7 +30,7 @@ const WRITE_MAX_AT: usize = 16 + 20;
 const WRITE_HEAD_BYTES: usize = 4096;
 
 /// Sends a message to the operator.
-pub(super) type Report = Box<dyn Fn(&str) + Send + Sync>;
+pub(super) type Report = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// A session with a server, over one stream after another.
 pub(super) struct ServerConnection {
@@ -37,6 +38,7 @@ pub(super) struct ServerConnection {
     key: Option<Key>,
     /// How long calls wait for a lost connection.
     retry: Duration,
+    wants_events: bool,
     report: Report,
     /// The last grant.
     grant: SessionGrant,
@@ -95,15 +97,25 @@ impl ServerConnection {
         address: Address,
         key: Option<Key>,
         retry: Duration,
+        wants_events: bool,
         report: Report,
     ) -> Result<Self> {
-        let (stream, reader, grant) = connect(&address, key.as_ref(), SessionRequest::default())?;
+        let request = SessionRequest {
+            wants_events,
+            ..SessionRequest::default()
+        };
+        let (stream, reader, grant) = connect(&address, key.as_ref(), request)?;
+        if wants_events && !grant.sends_events {
+            let text = "option events=on: the server sends no events: it needs a directory with change notifications, or an image, and a release of folio as new as this one";
+            return Err(Error::new(Errno::OPNOTSUPP, text).at(address.to_string()));
+        }
         let (link, generation) = new_link(&stream)?;
         let (init, init_reply) = (Vec::new(), Vec::new());
         Ok(Self {
             address,
             key,
             retry,
+            wants_events,
             report,
             grant,
             link,
@@ -117,6 +129,11 @@ impl ServerConnection {
     /// Returns the last grant.
     pub(super) fn grant(&self) -> &SessionGrant {
         &self.grant
+    }
+
+    /// Returns the receiver of messages for the operator.
+    pub(super) fn report(&self) -> Report {
+        Arc::clone(&self.report)
     }
 
     /// Forwards the kernel's first request, and starts the relay with the reply.
@@ -180,6 +197,14 @@ impl ServerConnection {
             }
             match frame.kind {
                 FrameKind::Acknowledge => {}
+                FrameKind::EventCall => relay.notices().add_call(RemoteCall {
+                    link: self.link.clone(),
+                    bytes: frame.body,
+                }),
+                FrameKind::EventResult => {
+                    self.grant.session = SessionId::default();
+                    return ProtocolViolation::MalformedMessage.message().to_owned();
+                }
                 FrameKind::DropNames => relay.notices().drop_names(),
                 FrameKind::Message if u64_at(&frame.body, 8) == Some(0) => {
                     relay.notices().add(frame.body)
@@ -240,6 +265,7 @@ impl ServerConnection {
             // The number must not grow after it is sent: the server sends what follows it once
             // more.
             received: self.link.detach(),
+            wants_events: self.wants_events,
         };
         let (stream, mut reader, grant) = connect(&self.address, self.key.as_ref(), request)?;
         if grant.share != self.grant.share
@@ -278,6 +304,13 @@ impl ServerConnection {
             "reconnected to a server that does not know this mount: open files fail with ESTALE or EIO from now on, \
              open them again",
         );
+        if self.wants_events {
+            (self.report)(if self.grant.sends_events {
+                "programs that watch the mount must watch it again"
+            } else {
+                "the server sends no events any more"
+            });
+        }
         Ok(relay.begin_new_session(link))
     }
 }

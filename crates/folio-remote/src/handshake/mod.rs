@@ -33,6 +33,12 @@ const HELLO_BYTES: usize = 8 + 4 + 8 + 16 + 8 + NONCE_BYTES;
 const CHALLENGE_BYTES: usize = 8 + 4 + 8 + 1 + NONCE_BYTES;
 const WELCOME_BYTES: usize = 1 + 1 + 1 + 16 + 8 + 4 + 4 + 4 + 1;
 
+/// The bit of [`SessionRequest::wants_events`].
+const WANTS_EVENTS: u64 = 1 << 63;
+/// The bits of a grant, and of [`SessionGrant::sends_events`].
+const IS_GRANTED: u8 = 1;
+const SENDS_EVENTS: u8 = 1 << 1;
+
 /// The layout of FUSE messages on this machine: byte order, and the numbers of errors and open
 /// flags. FUSE's structs are the same on all 64-bit machines.
 const LAYOUT: [u8; 8] = [
@@ -68,6 +74,9 @@ pub(crate) struct SessionRequest {
     pub(crate) session: SessionId,
     /// The number of numbered frames of the session that the client has received.
     pub(crate) received: u64,
+    /// Whether the client raises events of changes. One bit of the number before: a server that
+    /// does not know it ignores that number with any session it does not know either.
+    pub(crate) wants_events: bool,
 }
 
 /// A server's grant of a session.
@@ -75,6 +84,9 @@ pub(crate) struct SessionRequest {
 pub(crate) struct SessionGrant {
     /// Whether the requested session is resumed.
     pub(crate) is_resumed: bool,
+    /// Whether the server sends events of changes. A bit of the byte that grants: an older client
+    /// takes any number but 0 for a grant.
+    pub(crate) sends_events: bool,
     /// Whether the client's kernel checks permissions.
     pub(crate) kernel_checks_permissions: bool,
     /// The session's name.
@@ -166,10 +178,15 @@ pub(crate) fn greet(
     key: Option<&Key>,
     request: SessionRequest,
 ) -> Result<SessionAnswer> {
+    let wants_events = if request.wants_events {
+        WANTS_EVENTS
+    } else {
+        0
+    };
     let hello = [
         &preface()[..],
         &request.session,
-        &request.received.to_le_bytes(),
+        &(request.received | wants_events).to_le_bytes(),
         &random::<NONCE_BYTES>()?,
     ]
     .concat();
@@ -233,6 +250,7 @@ fn read_welcome(
     } else {
         SessionAnswer::Granted(SessionGrant {
             is_resumed: is_resumed != 0,
+            sends_events: is_granted & SENDS_EVENTS != 0,
             kernel_checks_permissions: kernel_checks_permissions != 0,
             session: take(&mut bytes),
             received: u64::from_le_bytes(take(&mut bytes)),
@@ -293,9 +311,12 @@ pub(crate) fn receive(transport: &mut impl Transport, key: Option<&Key>) -> Resu
         return Err(Error::new(Errno::ACCESS, why));
     }
     let mut bytes = &transcript[0][20..];
+    let session = take(&mut bytes);
+    let received = u64::from_le_bytes(take(&mut bytes));
     let request = SessionRequest {
-        session: take(&mut bytes),
-        received: u64::from_le_bytes(take(&mut bytes)),
+        session,
+        received: received & !WANTS_EVENTS,
+        wants_events: received & WANTS_EVENTS != 0,
     };
     Ok(Handshake {
         request,
@@ -323,7 +344,11 @@ impl Handshake {
         let text = &grant.share.as_bytes()[..grant.share.floor_char_boundary(TEXT_BYTES_MAX)];
         let welcome = [
             &[
-                1,
+                if grant.sends_events {
+                    IS_GRANTED | SENDS_EVENTS
+                } else {
+                    IS_GRANTED
+                },
                 u8::from(grant.is_resumed),
                 u8::from(grant.kernel_checks_permissions),
             ][..],

@@ -23,6 +23,7 @@ fn key(text: &str) -> Option<Key> {
 fn grant() -> SessionGrant {
     SessionGrant {
         is_resumed: true,
+        sends_events: true,
         kernel_checks_permissions: true,
         session: [7; 16],
         received: 1 << 40,
@@ -47,6 +48,7 @@ fn shake_hands(
     let request = SessionRequest {
         session: [3; 16],
         received: 77,
+        wants_events: true,
     };
     let answer = greet(&mut client, client_key.as_ref(), request);
     drop(client);
@@ -64,7 +66,8 @@ fn same_key_or_no_key_on_both_sides_is_granted() {
             request.unwrap(),
             SessionRequest {
                 session: [3; 16],
-                received: 77
+                received: 77,
+                wants_events: true,
             }
         );
         let SessionAnswer::Granted(granted) = answer.unwrap() else {

@@ -3,11 +3,12 @@
 //! One thread reads. Once it has a request, another one reads on; a new thread starts if all are
 //! busy. So a small request stays in one thread, and a slow one delays no other.
 
+use super::effects::Effect;
 use super::session::{CLIENT_GOODBYE, Session};
 use super::state::ServerState;
 use crate::frame::{FrameKind, FrameReader};
 use crate::link::ProtocolViolation;
-use folio_fuse::wire::{Message, Notice};
+use folio_fuse::wire::Message;
 use folio_net::{Job, StreamReader};
 use parking_lot::Mutex;
 use std::io::ErrorKind;
@@ -55,10 +56,15 @@ impl Connection {
             // Before the request runs: it may wait long, and the next must not wait for it.
             self.ensure_reader();
             let notify_other_clients =
-                |notice: Notice<'_>| self.state.notify_other_sessions(&self.session, notice);
+                |effect: Effect<'_>| self.state.notify_other_sessions(&self.session, effect);
+            let events = if self.state.needs_events() {
+                self.session.caused_events(&request)
+            } else {
+                Vec::new()
+            };
             if let Err(violation) =
                 self.session
-                    .run_request(&request, &mut reply, notify_other_clients)
+                    .run_request(&request, &mut reply, &events, notify_other_clients)
             {
                 self.state.end_session(&self.session, violation.message());
                 break;
@@ -112,11 +118,12 @@ impl Connection {
             match frame.kind {
                 FrameKind::Message => return Some(frame.body),
                 FrameKind::Acknowledge => {}
+                FrameKind::EventResult => self.session.receive_event_result(&frame.body),
                 FrameKind::Goodbye => {
                     self.state.end_session(&self.session, CLIENT_GOODBYE);
                     return None;
                 }
-                FrameKind::DropNames => {
+                FrameKind::DropNames | FrameKind::EventCall => {
                     let violation = ProtocolViolation::MalformedMessage;
                     self.state.end_session(&self.session, violation.message());
                     return None;

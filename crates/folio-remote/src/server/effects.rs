@@ -3,7 +3,17 @@
 //! notifications.
 
 use crate::message::{REPLY_HEADER_BYTES, REQUEST_HEADER_BYTES, op, u32_at, u64_at};
+use folio::vfs::FileEvent;
 use folio_fuse::wire::Notice;
+
+/// What a client's request means for another client.
+#[derive(Clone, Copy)]
+pub(super) enum Effect<'a> {
+    /// A cached item that is invalid.
+    Notice(Notice<'a>),
+    /// An event for its watchers, after the notices.
+    Event(&'a FileEvent),
+}
 
 /// Calls `notify` for each node and name that the request has changed, if its reply is a success.
 pub(crate) fn for_each_effect(request: &[u8], reply: &[u8], mut notify: impl FnMut(Notice<'_>)) {

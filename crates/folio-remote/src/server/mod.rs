@@ -224,7 +224,7 @@ impl Inner {
         let session = match self.find_session(handshake.request, peer) {
             Some(session) => session,
             None => self
-                .new_session(peer)
+                .new_session(peer, handshake.request.wants_events)
                 .inspect_err(|error| handshake::refuse(&mut transport, &error.to_string()))?,
         };
         let generation = self
@@ -249,7 +249,7 @@ impl Inner {
         })
     }
 
-    fn new_session(&self, peer: Peer) -> Result<Arc<Session>> {
+    fn new_session(&self, peer: Peer, wants_events: bool) -> Result<Arc<Session>> {
         let share = &self.share;
         let mut fuse = folio_fuse::Server::new(
             share.kernel.clone(),
@@ -258,21 +258,30 @@ impl Inner {
         );
         // Where the host sends no change notifications, times to live limit what clients cache, and
         // then size and times decide whether cached data is valid.
-        fuse.watch_changes();
+        if wants_events {
+            fuse.raise_events();
+        }
+        let has_notifications = fuse.watch_changes();
         let is_shared = fuse.is_shared();
         let options = fuse.options_mut();
         options.generation = next_generation();
         options.has_external_writers = is_shared;
-        let session = Arc::new(Session::new(
-            handshake::new_session_id()?,
-            peer,
-            fuse,
-            self.state.limits,
-        ));
+        let id = handshake::new_session_id()?;
+        let mut session = Session::new(id, peer, fuse, self.state.limits);
+        // An image has no external writers, but other clients.
+        session.sends_events = wants_events && (has_notifications || !is_shared);
+        let session = Arc::new(session);
         self.state.add_session(&session)?;
         let pushing = session.clone();
         let push = Job::new(move || pushing.push_changes());
-        if self.state.pool.try_run(push).is_err() {
+        let (sending, state) = (session.clone(), self.state.clone());
+        let send = Job::new(move || {
+            if let Err(error) = sending.send_events() {
+                state.report(&format!("{}: {error}", sending.peer));
+            }
+        });
+        let pool = &self.state.pool;
+        if pool.try_run(push).is_err() || session.sends_events && pool.try_run(send).is_err() {
             self.state
                 .end_session(&session, "the host has no thread left");
             return Err(Error::new(
@@ -297,6 +306,7 @@ impl Inner {
         let _one_stream_at_a_time = session.resuming.lock();
         let grant = SessionGrant {
             is_resumed,
+            sends_events: session.sends_events,
             kernel_checks_permissions: self.share.permissions == PermissionChecks::ByClient,
             session: session.id,
             // A frame that counts after this number would be sent again, and run twice (S2).

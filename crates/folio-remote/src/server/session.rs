@@ -1,14 +1,15 @@
 //! One client's session: its nodes and open files, and the frames that it has still to receive. It
 //! outlives a lost stream.
 
-use super::effects::for_each_effect;
+use super::effects::{Effect, for_each_effect};
 use super::limits::{Limits, UNDER_WAY_BYTES_MAX};
 use crate::frame::{Frame, FrameKind};
 use crate::handshake::SessionId;
 use crate::link::{Link, ProtocolViolation};
 use folio::Errno;
+use folio::vfs::FileEvent;
 use folio_fuse::wire::{Message, Notice};
-use folio_fuse::{Invalidator, Outcome};
+use folio_fuse::{EventCall, EventCallError, EventCaller, Invalidator, Outcome};
 use folio_net::{Peer, Stream};
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
@@ -41,6 +42,18 @@ pub(crate) struct Session {
     /// Requests that are not answered yet.
     under_way: AtomicUsize,
     repeats: Mutex<RepeatedChanges>,
+    /// Whether the client's watchers get events.
+    pub(super) sends_events: bool,
+    event_results: Mutex<EventResults>,
+    /// Notified on a result, or the end of the session.
+    event_returned: Condvar,
+}
+
+/// Results of calls that raise events in the client's kernel.
+#[derive(Default)]
+struct EventResults {
+    last: Option<Result<(), EventCallError>>,
+    has_ended: bool,
 }
 
 /// Names by directory node.
@@ -75,6 +88,9 @@ impl Session {
             can_send: Condvar::new(),
             under_way: AtomicUsize::new(0),
             repeats: Mutex::default(),
+            sends_events: false,
+            event_results: Mutex::default(),
+            event_returned: Condvar::new(),
         }
     }
 
@@ -117,10 +133,18 @@ impl Session {
         self.link.detach();
         self.fuse.stop_pushing();
         self.can_send.notify_all();
+        self.event_results.lock().has_ended = true;
+        self.event_returned.notify_all();
         self.fuse.end();
     }
 
-    /// Runs a request and queues its reply. Passes its changes to `notify_other_clients`.
+    /// Returns the events that a request causes for other clients, before it runs.
+    pub(super) fn caused_events(&self, request: &[u8]) -> Vec<FileEvent> {
+        self.fuse.caused_events(request)
+    }
+
+    /// Runs a request and queues its reply. Passes its changes to `notify_other_clients`, and
+    /// `events` if it succeeds.
     ///
     /// # Errors
     /// A violation of the protocol, which ends the session.
@@ -128,12 +152,13 @@ impl Session {
         &self,
         request: &[u8],
         reply: &mut Message,
-        notify_other_clients: impl FnMut(Notice<'_>),
+        events: &[FileEvent],
+        notify_other_clients: impl FnMut(Effect<'_>),
     ) -> Result<(), ProtocolViolation> {
         // Before the file system is asked: a change after its answer may overtake the reply (S3).
         self.under_way.fetch_add(1, Ordering::SeqCst);
         let reply_guard = self.fuse.begin_reply();
-        let run = self.run_counted_request(request, reply, notify_other_clients);
+        let run = self.run_counted_request(request, reply, events, notify_other_clients);
         drop(reply_guard);
         // Only with the reply in the queue: a later change cannot overtake it.
         self.under_way.fetch_sub(1, Ordering::SeqCst);
@@ -144,7 +169,8 @@ impl Session {
         &self,
         request: &[u8],
         reply: &mut Message,
-        notify_other_clients: impl FnMut(Notice<'_>),
+        events: &[FileEvent],
+        mut notify_other_clients: impl FnMut(Effect<'_>),
     ) -> Result<(), ProtocolViolation> {
         if self.exceeds_limits(request) {
             return self.link.push(error_reply(request, Errno::NFILE));
@@ -154,8 +180,16 @@ impl Session {
             Outcome::Silent => Ok(()),
             Outcome::Replied | Outcome::Ended => {
                 // Before the client's reply: then no program can know of a change that another
-                // client has not been notified of.
-                for_each_effect(request, reply.bytes(), notify_other_clients);
+                // client has not been notified of. A request that raises an event changes nothing.
+                if !self.fuse.raises_event(request) {
+                    let notify = |notice: Notice<'_>| notify_other_clients(Effect::Notice(notice));
+                    for_each_effect(request, reply.bytes(), notify);
+                    let has_succeeded = reply.bytes().get(4..8) == Some(&[0; 4]);
+                    events
+                        .iter()
+                        .filter(|_| has_succeeded)
+                        .for_each(|event| notify_other_clients(Effect::Event(event)));
+                }
                 self.link.push(Frame::message(reply.bytes().to_vec()))
             }
         }
@@ -172,15 +206,43 @@ impl Session {
     }
 
     /// Queues a change by another client.
-    pub(super) fn report_change(&self, notice: Notice<'_>) {
-        match notice {
-            Notice::Inode { node, .. } => self.fuse.report_node_change(node),
-            Notice::Entry { parent, name } | Notice::Deleted { parent, name, .. } => {
-                self.fuse.report_name_change(parent, name);
-            }
+    pub(super) fn report_change(&self, effect: Effect<'_>) {
+        match effect {
+            Effect::Notice(Notice::Inode { node, .. }) => self.fuse.report_node_change(node),
+            Effect::Notice(
+                Notice::Entry { parent, name } | Notice::Deleted { parent, name, .. },
+            ) => self.fuse.report_name_change(parent, name),
             // No single request changes all names, or asks to forget nodes.
-            Notice::Names | Notice::Prune { .. } => {}
+            Effect::Notice(Notice::Names | Notice::Prune { .. }) => {}
+            Effect::Event(event) => self.fuse.report_event(event),
         }
+    }
+
+    /// Raises events by the client's thread until the session ends.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP if that thread cannot be recognized.
+    pub(super) fn send_events(&self) -> folio::Result<()> {
+        if self.next_event_result().is_none() {
+            return Ok(());
+        }
+        self.fuse.send_events(self)
+    }
+
+    /// Notes the result of a call that raises an event.
+    pub(super) fn receive_event_result(&self, body: &[u8]) {
+        let number = body.try_into().map_or(i32::MAX, i32::from_le_bytes);
+        self.event_results.lock().last = Some(EventCallError::decode(number));
+        self.event_returned.notify_all();
+    }
+
+    /// Waits for the result of a call; `None` once the session has ended.
+    fn next_event_result(&self) -> Option<Result<(), EventCallError>> {
+        let mut results = self.event_results.lock();
+        self.event_returned.wait_while(&mut results, |results| {
+            results.last.is_none() && !results.has_ended
+        });
+        results.last.take()
     }
 
     /// Sends queued changes to the client until the session ends. It has a thread of its own, so
@@ -227,6 +289,24 @@ impl Session {
         let mut message = Vec::new();
         notice.encode(&mut message);
         self.send(Frame::message(message))
+    }
+}
+
+impl EventCaller for Session {
+    fn make(&self, call: &EventCall) -> Result<(), EventCallError> {
+        let mut body = Vec::new();
+        call.encode(&mut body);
+        let lost = Err(EventCallError::Unreachable(Errno::NOTCONN));
+        self.event_results.lock().last = None;
+        if self.wait_until_sendable().is_err() || self.send(Frame::event_call(body)).is_err() {
+            return lost;
+        }
+        self.next_event_result().unwrap_or(lost)
+    }
+
+    fn release(&self) {
+        // The client's mount stays open if the queue is full.
+        let _ = self.send(Frame::event_call(Vec::new()));
     }
 }
 

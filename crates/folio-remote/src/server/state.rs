@@ -1,12 +1,13 @@
 //! The state that all threads of a server share: its sessions and its worker pool.
 
+use super::effects::Effect;
 use super::limits::Limits;
 use super::session::{CLIENT_GOODBYE, Session};
 use folio::{Errno, Error, Result};
-use folio_fuse::wire::Notice;
 use folio_net::{Job, Stopper, WorkerPool};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Time between checks for sessions whose senders have lost their stream.
@@ -23,6 +24,7 @@ pub(super) struct ServerState {
     sessions: Mutex<Vec<Arc<Session>>>,
     /// Notified when a session has lost its stream or has ended.
     session_changed: Condvar,
+    needs_events: AtomicBool,
     report: Report,
 }
 
@@ -39,6 +41,7 @@ impl ServerState {
             pool,
             sessions: Mutex::default(),
             session_changed: Condvar::new(),
+            needs_events: AtomicBool::new(false),
             report,
         }
     }
@@ -65,17 +68,25 @@ impl ServerState {
                 "the share has as many clients as allowed (--max-clients)",
             ));
         }
+        if session.sends_events {
+            self.needs_events.store(true, Ordering::Relaxed);
+        }
         sessions.push(session.clone());
         Ok(())
     }
 
     /// Reports a change by one session's client to all other sessions.
-    pub(super) fn notify_other_sessions(&self, session: &Arc<Session>, notice: Notice<'_>) {
+    pub(super) fn notify_other_sessions(&self, session: &Arc<Session>, effect: Effect<'_>) {
         for other in self.sessions() {
             if !Arc::ptr_eq(&other, session) {
-                other.report_change(notice);
+                other.report_change(effect);
             }
         }
+    }
+
+    /// Returns whether any client has asked for events.
+    pub(super) fn needs_events(&self) -> bool {
+        self.needs_events.load(Ordering::Relaxed)
     }
 
     /// Ends a session, and reports `reason` to the client and, unless the client itself has ended

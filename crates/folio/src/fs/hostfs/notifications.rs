@@ -266,10 +266,31 @@ impl MountState {
         let is_notified = self.inotify.is_some();
         if is_notified {
             let wants_events = listener.upgrade().is_some_and(|l| l.wants_events());
-            self.wants_events.fetch_or(wants_events, Ordering::Relaxed);
             self.listeners.lock().push(listener);
+            if wants_events && !self.wants_events.fetch_or(true, Ordering::Relaxed) {
+                self.watch_known_directories();
+            }
         }
         is_notified
+    }
+
+    /// Watches all directories in memory for events, too: an earlier listener has not asked for
+    /// them.
+    fn watch_known_directories(&self) {
+        let known: Vec<_> = self
+            .inodes
+            .lock()
+            .values()
+            .filter_map(Weak::upgrade)
+            .collect();
+        for directory in known.iter().filter(|inode| inode.is_directory()) {
+            if directory.watch.is_active()
+                && let Ok(fd) = directory.reach()
+            {
+                directory.add_watch(&fd);
+            }
+            directory.watch_directory();
+        }
     }
 
     pub(super) fn notify(&self, change: Change<'_>) {

@@ -1,0 +1,30 @@
+//! The thread that makes the server's calls on the mount: each raises an event of a change for the
+//! programs that watch the mount. The server answers their requests by itself.
+
+use super::notices::RemoteCall;
+use super::relay::Relay;
+use folio::Errno;
+use folio_fuse::{EventCall, EventCallError, MountCaller};
+use std::path::Path;
+use std::sync::mpsc::Receiver;
+
+/// Makes calls on the mount at `target` until no more can come. The thread has no standard error.
+pub(super) fn raise_until_end(relay: &Relay, target: &Path, calls: Receiver<RemoteCall>) {
+    let mut mount = MountCaller::enter(target.to_owned());
+    relay.begin_events();
+    for RemoteCall { link, bytes } in calls {
+        let made = match (&mut mount, EventCall::decode(&bytes)) {
+            (Ok(mount), _) if bytes.is_empty() => {
+                mount.release();
+                continue;
+            }
+            (_, None) => Err(EventCallError::Failed(Errno::INVAL)),
+            (Err(error), _) => Err(EventCallError::Unreachable(error.errno())),
+            (Ok(mount), Some(call)) => {
+                let _turn = relay.notices().take_turn();
+                mount.make(&call)
+            }
+        };
+        relay.notices().add_result(link, made);
+    }
+}
