@@ -178,8 +178,8 @@ fn unchanged_file_is_not_revalidated() {
     assert_eq!(file.stat().unwrap().size_bytes, 2);
 }
 
-/// The lookup of a directory is no answer for its own attributes: the question that follows adds the
-/// watch.
+/// The lookup of a directory does not answer for its attributes: the question that follows adds
+/// the watch.
 #[test]
 fn stat_after_lookup_watches_the_directory() {
     let folder = tempfile::tempdir().unwrap();

@@ -343,7 +343,7 @@ fn serve(
     served
 }
 
-/// Says on the administrator's terminal what FUSE over io_uring would gain, if the kernel has it off.
+/// Says on root's terminal what FUSE over io_uring would gain, if the kernel has it off.
 fn hint_at_uring(session: &Session, options: &SessionOptions) {
     let could_change = rustix::process::geteuid().is_root() && options.uring == Uring::Auto;
     if could_change && session.shows_progress() && Uring::is_off_in_kernel() {
