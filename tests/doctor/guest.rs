@@ -172,15 +172,21 @@ fn remedies_of_a_guest_share_are_executed() {
         Ok(reports) => reports,
         Err(reason) => return report_skip(&reason),
     };
+    let before = &reports[0];
+    let faults = ["attributes-not-trusted", "page-cache-bypassed"].map(|cause| before.check(cause));
+    let faults: Vec<_> = faults
+        .into_iter()
+        .filter(|check| check["verdict"] == "fault")
+        .collect();
     // An answer may arrive before the guest waits for it: then the doctor sees no wait.
-    let [before, by_vsock] = &reports[..] else {
+    if faults.is_empty() {
         return report_skip("the answers of the host are too fast to be a fault");
+    }
+    let Some(by_vsock) = reports.get(1) else {
+        panic!("no remedy with vsock: {:#}", before.report);
     };
-    for cause in ["attributes-not-trusted", "page-cache-bypassed"] {
-        let check = before.check(cause);
-        if check["verdict"] != "fault" {
-            continue;
-        }
+    for check in faults {
+        let cause = check["cause"].as_str().unwrap();
         let on_host = examine_share(folder.path(), &options_on_host(check), "").unwrap();
         for cured in [by_vsock, &on_host[0]] {
             assert_eq!(cured.check(cause)["verdict"], "fine", "{:#}", cured.report);

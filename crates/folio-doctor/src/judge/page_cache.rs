@@ -92,7 +92,7 @@ fn bypass_fault(facts: &Facts, reads: &Reads, is_empty: bool, waits: &str) -> Ch
     };
     let says = "bypassed: bytes that were read before are requested again";
     let mut check = Check::fault(LAYER, BYPASSED, certainty, says)
-        .with_evidence(format!("{pages}, {waits}"))
+        .with_evidence(format!("{pages}, {waits}{}", remark(facts)))
         .with("switches_per_mib", round(reads.again.switches_per_mib(), 1))
         .with("sampled_bytes", reads.sampled_bytes);
     if let Ok(resident) = resident {
@@ -101,6 +101,11 @@ fn bypass_fault(facts: &Facts, reads: &Reads, is_empty: bool, waits: &str) -> Ch
     remedy::page_cache(facts)
         .into_iter()
         .fold(check, Check::with_remedy)
+}
+
+/// Returns the end of the evidence: what is known of the file system.
+fn remark(facts: &Facts) -> String {
+    remedy::page_cache_remark(facts).map_or_else(String::new, |remark| format!("; {remark}"))
 }
 
 /// Judges whether the pages are dropped when the next program opens the file.
@@ -115,10 +120,11 @@ pub(super) fn dropped(facts: &Facts) -> Option<Check> {
     );
     let says = "dropped at each open: every program that opens the file reads it anew";
     let evidence = format!(
-        "{} of {} in memory after a read, {} once the file was opened again",
+        "{} of {} in memory after a read, {} once the file was opened again{}",
         bytes(*after),
         bytes(reads.sampled_bytes),
-        bytes(*again)
+        bytes(*again),
+        remark(facts)
     );
     let check = Check::fault(LAYER, "dropped-at-open", Certainty::Certain, says)
         .with_evidence(evidence)
@@ -270,6 +276,17 @@ mod tests {
         assert!(
             check.evidence.contains("9.0 waits for each MiB"),
             "{check:?}"
+        );
+    }
+
+    #[test]
+    fn faults_of_vboxsf_are_evidence() {
+        let mut facts = healthy("vboxsf");
+        facts.reads = direct_io().reads;
+        let evidence = super::bypassed(&facts).evidence;
+        assert!(
+            evidence.ends_with("that an older one replaces"),
+            "{evidence}"
         );
     }
 

@@ -19,7 +19,8 @@ pub(super) fn attributes_on(found: &FileSystem) -> Vec<String> {
         found,
         &Words {
             fuse: "attr_timeout=1,entry_timeout=1",
-            share: "folio share -o ttl=1s (its default, 1 ms, asks the host again and again)",
+            share: "folio share -o ttl=1s (its default, 1 ms, asks the host again and again)  \
+                    # host changes are then seen within a second",
             nine_p: "cache=loose",
             nfs: "actimeo=3",
             cifs: "actimeo=1",
@@ -44,6 +45,16 @@ pub(super) fn page_cache(facts: &Facts) -> Vec<String> {
             // Linux: fs/vboxsf/super.c, `vboxsf_param_specs`.
             vboxsf: None,
         },
+    )
+}
+
+/// Returns why a file system loses or keeps pages wrongly, for the evidence of a check.
+pub(super) fn page_cache_remark(facts: &Facts) -> Option<&'static str> {
+    // Linux: fs/vboxsf/utils.c, `vboxsf_inode_revalidate`.
+    let is_vboxsf = facts.file_system()?.fs_type == "vboxsf";
+    is_vboxsf.then_some(
+        "vboxsf drops cached pages at its own writes, and keeps those of a file that an older one \
+         replaces",
     )
 }
 
@@ -103,10 +114,6 @@ fn served(found: &FileSystem, words: &Words) -> Vec<String> {
             // The address of the host in VirtualBox's NAT.
             let (key, address) = ("tcp:5000 --key-file KEY", "--key-file KEY tcp:10.0.2.2:5000");
             let share = by_socket("a Linux host", key, address);
-            // Linux: fs/vboxsf/utils.c, `vboxsf_inode_revalidate`.
-            let faults = "vboxsf drops cached pages at its own writes, and keeps those of a file \
-                          that an older one replaces";
-            let share = format!("{share}; {faults}");
             options.into_iter().chain([share]).collect()
         }
         _ => vec![format!("findmnt --target {target}")],
@@ -296,6 +303,7 @@ mod tests {
             "on the host: folio share (without -o cache=none)"
         );
         assert!(shared[1].contains("virtiofsd --cache auto"));
+        assert!(shared[2].contains("--listen vsock:5000; here: folio mount vsock:2:5000 /mnt"));
     }
 
     #[test]
@@ -313,12 +321,18 @@ mod tests {
                 "{remedies:?}"
             );
             let last = remedies.last().unwrap();
+            let command = "folio mount --key-file KEY tcp:10.0.2.2:5000 /mnt";
             assert!(
-                last.contains("folio mount --key-file KEY tcp:10.0.2.2:5000 /mnt")
-                    && last.contains("that an older one replaces"),
+                last.contains(command)
+                    && last.ends_with("  # host changes are seen within milliseconds"),
                 "{last}"
             );
         }
+        let delayed = &attributes(&healthy("virtiofs"))[0];
+        assert!(
+            delayed.ends_with("  # host changes are then seen within a second"),
+            "{delayed}"
+        );
     }
 
     fn file_system(facts: &mut Facts) -> &mut FileSystem {
