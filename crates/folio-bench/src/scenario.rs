@@ -149,10 +149,11 @@ impl Scenario {
 
     /// Whether cold reads follow `/proc/sys/vm/drop_caches`.
     fn drops_caches(&self) -> bool {
-        matches!(
-            self,
-            Self::All(_) | Self::SharedFolder(_) | Self::FirstWrite(_) | Self::Cache(_)
-        )
+        match self {
+            Self::SharedFolder(options) => options.drops_caches(),
+            Self::All(_) | Self::FirstWrite(_) | Self::Cache(_) => true,
+            _ => false,
+        }
     }
 
     fn timed(&self, run: &Run<'_>) -> Outcome<Report> {
@@ -257,4 +258,23 @@ fn all(disk: &DiskDir, run: &Run<'_>) -> Outcome<Vec<Report>> {
         });
     }
     Ok(reports)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn article_table_empties_no_page_cache() {
+        let mut options = shared_folder::Options {
+            dir: ".".into(),
+            only: None,
+            guest: false,
+            virtiofsd: None,
+            iozone: false,
+        };
+        assert!(Scenario::SharedFolder(options.clone()).drops_caches());
+        options.iozone = true;
+        assert!(!Scenario::SharedFolder(options).drops_caches());
+    }
 }

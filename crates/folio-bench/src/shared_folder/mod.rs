@@ -53,6 +53,13 @@ pub struct Options {
     pub(crate) iozone: bool,
 }
 
+impl Options {
+    /// Whether cold reads follow `/proc/sys/vm/drop_caches` of this machine.
+    pub(crate) fn drops_caches(&self) -> bool {
+        !self.iozone && !self.guest
+    }
+}
+
 /// How a contender sees the folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {
