@@ -274,3 +274,19 @@ fn report_names_parts_then_findings() {
     );
     assert_eq!(lines.last(), Some(&"1 fault"));
 }
+
+/// A call that fails by its first path has not read the second one, and the program goes on.
+#[test]
+fn bad_second_path_ends_no_program() {
+    requires!(tool("python3"));
+    let folder = TempDir::new().unwrap();
+    let script = "import ctypes, os\n\
+        bad = ctypes.c_char_p(16)\n\
+        c = ctypes.CDLL(None, use_errno=True)\n\
+        for old in b'', b'no/such/file', b'x' * 5000:\n\
+        \x20   print(c.rename(old, bad), c.link(old, bad), ctypes.get_errno())\n\
+        open('e' * 255, 'w')\n\
+        raise SystemExit(7)";
+    let found = workload(folder.path(), &["python3", "-c", script]);
+    assert_eq!(found["exit_code"], 7, "{found:#}");
+}

@@ -167,6 +167,7 @@ fn hint_on_a_terminal_names_the_parameter() {
     };
     let mut mount = command(env!("CARGO_BIN_EXE_folio"));
     mount.arg("mount").args(folders.iter().map(TempDir::path));
+    mount.env("TERM", "xterm");
     let (code, errors) = converse(&mount, &format!("{PARAMETER}|\nuntil Ctrl-C|\\x03\n"));
     assert_eq!(code, Some(0), "{errors}");
 }

@@ -57,9 +57,11 @@ impl Uring {
     /// The parameter of the kernel's module `fuse` by which the administrator permits io_uring.
     pub const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 
-    /// Returns whether the kernel could use io_uring, but its administrator does not permit it.
+    /// Returns whether kernel and process could use io_uring, but the administrator does not permit
+    /// it.
     pub fn is_off_in_kernel() -> bool {
         std::fs::read_to_string(Self::PARAMETER).is_ok_and(|value| value.trim() == "N")
+            && super::uring::probe().is_ok()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The preloaded library: wraps libc's file calls, and records their times in the shared ring.
 //!
 //! It needs no C library of its own: one object works in programs of glibc and of musl. `dlsym`,
-//! `clock_gettime`, `fileno`, `strnlen`, `__errno_location` and `environ` are those of the program.
+//! `clock_gettime`, `fileno`, `__errno_location` and `environ` are those of the program.
 //!
 //! ```text
 //!   main.rs       the wrappers, from the table of calls.rs; programs and processes

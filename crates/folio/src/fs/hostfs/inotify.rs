@@ -85,6 +85,18 @@ pub(super) struct Expected {
     pub(super) moved: Option<Identity>,
 }
 
+/// The part of the user's watches, as a divisor, beyond which directories that were only listed get
+/// none.
+const EARLY_SHARE: usize = 4;
+
+/// Returns the most watches of a user; 0 if it is not known.
+fn watches_max() -> usize {
+    let read = std::fs::read_to_string("/proc/sys/fs/inotify/max_user_watches");
+    read.ok()
+        .and_then(|max| max.trim().parse().ok())
+        .unwrap_or(0)
+}
+
 /// An inotify instance that watches inodes of type `I`.
 pub(super) struct Inotify<I> {
     pub(super) fd: Arc<OwnedFd>,
@@ -92,6 +104,8 @@ pub(super) struct Inotify<I> {
     expected: Mutex<VecDeque<ExpectedEvent>>,
     pub(super) is_stopping: Arc<AtomicBool>,
     full_until_ns: AtomicU64,
+    /// Most watches with which a directory gets one before names in it are looked up.
+    early_max: usize,
     /// Whether inotify reports every change of a device.
     devices: Mutex<HashMap<DeviceNumber, bool>>,
     warnings: Mutex<Vec<&'static str>>,
@@ -124,6 +138,7 @@ impl<I> Inotify<I> {
                     expected: Mutex::default(),
                     is_stopping: Arc::default(),
                     full_until_ns: AtomicU64::new(0),
+                    early_max: watches_max() / EARLY_SHARE,
                     devices: Mutex::default(),
                     warnings: Mutex::default(),
                 }),
@@ -181,6 +196,11 @@ impl<I> Inotify<I> {
     /// Returns whether watches ran out recently.
     pub(super) fn is_full(&self, now_ns: u64) -> bool {
         now_ns < self.full_until_ns.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether there are watches enough for directories that were only listed.
+    pub(super) fn has_spare_watches(&self, now_ns: u64) -> bool {
+        !self.is_full(now_ns) && self.watched.lock().len() < self.early_max
     }
 
     /// Adds no watch from now on.

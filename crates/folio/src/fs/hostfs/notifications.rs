@@ -26,7 +26,7 @@
 use super::events::{HostEvent, MovesInBatch, NAME_EVENTS, read_batch};
 use super::host_calls;
 use super::inode::{HostInode, MountState, monotonic_ns};
-use super::inotify::{Expected, NameChange};
+use super::inotify::{Expected, Inotify, NameChange};
 use crate::base::unwind::catch_panic;
 use crate::base::{Errno, Error, Result};
 use crate::vfs::{Change, ChangeListener, FileType};
@@ -112,15 +112,13 @@ impl HostInode {
         }
     }
 
-    /// Returns whether this is a directory that gets a watch with the next question to the host.
+    /// Returns whether this is a directory that gets a watch with the next question to the host,
+    /// before names in it are looked up.
     pub(super) fn awaits_watch(&self, now_ns: u64) -> bool {
+        let has_spare = |inotify: &Inotify<Self>| inotify.has_spare_watches(now_ns);
         self.is_directory()
             && !self.watch.is_active()
-            && self
-                .shared
-                .inotify
-                .as_ref()
-                .is_some_and(|inotify| !inotify.is_full(now_ns))
+            && self.shared.inotify.as_ref().is_some_and(has_spare)
     }
 
     /// Watches this inode, directly or by its directory, if possible.
