@@ -230,6 +230,55 @@ fn qcow2_state_is_found_saved_and_replayed() {
     assert_ends(&powercut(&folder, &["--replay", name]), 1, &["config: ''"]);
 }
 
+/// The saved file ends where the qcow2 does, and grows as the check runs on it.
+#[test]
+fn qcow2_state_of_large_disk_is_small() {
+    requires!(fuse);
+    let folder = TempDir::new().unwrap();
+    let words = [
+        "--size",
+        "2T",
+        "--format",
+        "qcow2",
+        "--cuts",
+        "4",
+        "--run",
+        "echo x > $MNT/x; sync $MNT/x; sync $MNT",
+        "--check",
+        "[ -s $MNT/x ] && head -c 9000000 /dev/zero > $MNT/y && sync $MNT/y",
+    ];
+    assert_ends(&powercut(&folder, &words), 1, &["failed the check"]);
+    let cut = saved(&folder).remove(0);
+    let len_bytes = fs::metadata(cut.join("disk.qcow2")).unwrap().len();
+    assert!(len_bytes < 1 << 30, "{len_bytes}");
+    let name = cut.file_name().unwrap().to_str().unwrap();
+    let grow = "head -c 9000000 /dev/zero > $MNT/y && sync $MNT/y";
+    let grown = powercut(&folder, &["--replay", name, "--check", grow]);
+    assert_ends(&grown, 0, &["consistent"]);
+}
+
+#[test]
+fn saved_state_without_format_is_raw() {
+    requires!(fuse);
+    let folder = TempDir::new().unwrap();
+    rename(&folder, OLD_OR_NEW, &["-o", "noauto_da_alloc"]);
+    let cut = saved(&folder).remove(0);
+    let (json, name) = (cut.join("cut.json"), cut.to_str().unwrap());
+    let mut saved: serde_json::Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    let fields = saved.as_object_mut().unwrap();
+    for field in ["format", "room_bytes"] {
+        assert!(fields.remove(field).is_some());
+    }
+    fs::write(&json, saved.to_string()).unwrap();
+    let replay = || powercut(&folder, &["--replay", name]);
+    assert_ends(&replay(), 1, &["config: ''"]);
+    saved["format"] = "floppy".into();
+    fs::write(&json, saved.to_string()).unwrap();
+    assert_ends(&replay(), 2, &["--replay", "cut.json", "floppy"]);
+    fs::write(&json, "{").unwrap();
+    assert_ends(&replay(), 2, &["--replay", "cut.json"]);
+}
+
 #[test]
 fn mistakes_are_explained() {
     requires!(fuse);
@@ -473,6 +522,41 @@ fn kernel_loses_what_a_failed_write_had() {
     let ninth = ["--kernel", "--fault", "eio@write:999"];
     let ninth = counted(&folder, &counter("exit 1"), &ninth);
     assert_ends(&ninth, 1, &["the disk gets only "]);
+    assert_unmounted(&folder);
+}
+
+/// Runs a program on the kernel's ext4 with blocks of 4 KiB, whose directories are its reports.
+fn directories(folder: &TempDir, program: &str, words: &[&str]) -> Output {
+    let check = "for i in $(cat $ACKED); do [ -d $MNT/a$i ] || { echo lost $i; exit 1; }; done";
+    let mut all = vec!["--size", "600M", "--kernel", "-o", "init_itable=0"];
+    all.extend(["--setup", "mkdir $MNT/s; sync $MNT", "--cuts", "24"]);
+    all.extend(["--run", program, "--check", check]);
+    all.extend(words);
+    powercut(folder, &all)
+}
+
+/// The commit block follows the blocks of its transaction on the disk, with a flush in between.
+#[test]
+fn fault_strikes_each_commit_block_of_the_kernel() {
+    requires!(root, loop_devices, fuse, file_system("ext4"));
+    let folder = TempDir::new().unwrap();
+    let ignores = "mkdir $MNT/a1; sync $MNT || exit 1; echo 1; mkdir $MNT/a2; sync $MNT; echo 2";
+    let each = directories(&folder, ignores, &["--fault", "eio@write"]);
+    assert_ends(&each, 1, &["eio@write:4 ", "lost 2"]);
+    let all = "mkdir $MNT/a1; sync $MNT; mkdir $MNT/a2; sync $MNT; sync -f $MNT";
+    let report = directories(&folder, all, &["--json"]);
+    assert_ends(&report, 0, &[]);
+    let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
+    let writes = report["runs"][0]["writes"].as_u64().unwrap();
+    let counted = directories(&folder, all, &["--fault", "eio@any:999"]);
+    // The sync after the program has no more to write, and flushes at most.
+    let is_counted = |calls: &u64| text(&counted).contains(&format!("only {calls} such calls"));
+    let calls = (0..=writes).find(is_counted);
+    assert!(
+        calls >= Some(writes - 1),
+        "{writes} writes: {}",
+        text(&counted)
+    );
     assert_unmounted(&folder);
 }
 

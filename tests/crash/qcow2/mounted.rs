@@ -6,7 +6,7 @@ use crate::crash::judge::dump;
 use crate::support::requires;
 use folio::Image;
 use folio::block::qcow2::Qcow2Device;
-use folio::block::{CreateOptions, Device, MemoryDevice};
+use folio::block::{CreateOptions, MemoryDevice};
 use folio::testing::PowerCutDisk;
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -23,20 +23,13 @@ fn formatted(cluster_bytes: u32) -> (MemoryDevice, u64) {
         ..CreateOptions::default()
     };
     let disk = Qcow2Device::create_on(file.clone(), DISK_BYTES, &options).unwrap();
-    Image::create_on(Arc::new(disk))
+    let disk = Arc::new(disk);
+    Image::create_on(disk.clone())
         .mount()
         .unwrap()
         .close()
         .unwrap();
-    let (mut at, mut end) = (0, 0);
-    while at < file.len_bytes() {
-        let (kind, count) = file.allocation(at, file.len_bytes() - at).unwrap();
-        at += count;
-        if kind == folio::block::Allocation::Data {
-            end = at;
-        }
-    }
-    (file.snapshot(), end)
+    (file.snapshot(), disk.file_bytes().unwrap())
 }
 
 /// Writes files, syncs each one, and removes every second one; returns the moment of each sync.

@@ -5,9 +5,7 @@ use crate::exit::{Failure, Outcome};
 use folio::base::Owner;
 use folio::block::qcow2::Qcow2Device;
 use folio::block::tools::{CopyOptions, copy, info};
-use folio::block::{
-    Allocation, CreateOptions, Device, ImageFormat, MemoryDevice, OpenOptions, open,
-};
+use folio::block::{CreateOptions, Device, ImageFormat, MemoryDevice, OpenOptions, open};
 use folio::ext4::{self, FormatOptions};
 use folio::testing::PowerCutDisk;
 use folio::{Errno, Result};
@@ -29,6 +27,18 @@ pub(super) struct DiskFile {
 pub(super) struct RecordedDisk {
     pub(super) file: Arc<PowerCutDisk>,
     pub(super) device: Arc<dyn Device>,
+    /// That of `device`, if the file is one.
+    qcow2: Option<Arc<Qcow2Device>>,
+}
+
+impl RecordedDisk {
+    /// Returns the size in bytes of the image file, of which `file` may have room for more.
+    pub(super) fn file_bytes(&self) -> Result<u64> {
+        match &self.qcow2 {
+            Some(qcow2) => qcow2.file_bytes(),
+            None => Ok(self.device.len_bytes()),
+        }
+    }
 }
 
 impl DiskFile {
@@ -111,7 +121,7 @@ impl DiskFile {
         disk.mark_closed()?;
         Ok(Self {
             format,
-            file_bytes: data_end(&*file)?,
+            file_bytes: disk.file_bytes()?,
             content: file.snapshot(),
         })
     }
@@ -119,13 +129,19 @@ impl DiskFile {
     /// Returns the disk in a copy of the file that records its writes from now on.
     pub(super) fn record(&self) -> Result<RecordedDisk> {
         let file = Arc::new(PowerCutDisk::from_content(self.content.snapshot()));
-        let device = match self.format {
-            ImageFormat::Qcow2 => {
-                Arc::new(Qcow2Device::open_growing(file.device(), self.file_bytes)?)
-            }
-            _ => file.device(),
-        };
-        Ok(RecordedDisk { file, device })
+        if self.format != ImageFormat::Qcow2 {
+            return Ok(RecordedDisk {
+                device: file.device(),
+                qcow2: None,
+                file,
+            });
+        }
+        let qcow2 = Arc::new(Qcow2Device::open_growing(file.device(), self.file_bytes)?);
+        Ok(RecordedDisk {
+            device: qcow2.clone(),
+            qcow2: Some(qcow2),
+            file,
+        })
     }
 }
 
@@ -140,17 +156,4 @@ pub(super) fn open_disk(format: ImageFormat, file: Arc<dyn Device>) -> Result<Ar
 /// Returns the largest size of a qcow2 file, with clusters that were freed and not used again.
 fn room(len_bytes: u64) -> u64 {
     len_bytes.saturating_mul(2).saturating_add(TABLE_BYTES)
-}
-
-/// Returns the end of the bytes that a device stores.
-fn data_end(device: &dyn Device) -> Result<u64> {
-    let (mut at, mut data_end) = (0, 0);
-    while at < device.len_bytes() {
-        let (kind, count) = device.allocation(at, device.len_bytes() - at)?;
-        at += count;
-        if kind == Allocation::Data {
-            data_end = at;
-        }
-    }
-    Ok(data_end)
 }

@@ -1,5 +1,6 @@
 //! The program on the kernel's ext4: a disk image on a FUSE mount, a loop device over it, and the
 //! kernel's mount of that. Loop devices write through FUSE at once, and send fsync(2) for a flush.
+//! FUSE caches nothing of the image, so it splits only writes of more than 1 MiB.
 
 use super::mounted::{How, MountedDisk, SAFE};
 use crate::exit::{Failure, Outcome};
@@ -11,15 +12,14 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The only file of the FUSE mount.
 const IMAGE: &str = "disk.img";
 /// Memory beside the content of the disk, in bytes.
 const MEMORY_BYTES: u64 = 64 << 20;
-/// Size of a page of the host in bytes.
-const PAGE_BYTES: u64 = 4096;
+/// Size of the largest FUSE write in bytes: longer writes of the loop device are split.
+const FUSE_WRITE_BYTES: u64 = 1 << 20;
 /// Most bytes that are repeated at once; one discard may have gigabytes.
 const PART_BYTES: u64 = 1 << 20;
 
@@ -61,11 +61,12 @@ impl<'a> KernelMount<'a> {
         let how = How {
             options: String::new(),
             cache_bytes: 0,
+            is_direct: true,
             observer: Some(Arc::new(DiskObserver {
                 device,
                 fs: fs.clone(),
                 calls,
-                written_end: AtomicU64::new(0),
+                split_at: Mutex::new(None),
             })),
         };
         std::fs::create_dir_all(folder)
@@ -120,29 +121,37 @@ fn fill(fs: &Fs, device: &dyn Device) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Returns whether a call discards or zeroes a range.
+fn is_fallocate(call: &ObservedCall) -> bool {
+    call.text.starts_with("fallocate(")
+}
+
 /// Repeats what the loop device writes on the disk that records it.
 struct DiskObserver {
     device: Arc<dyn Device>,
     fs: Fs,
     calls: Option<Arc<dyn CallObserver>>,
-    /// End of the last write.
-    written_end: AtomicU64,
+    /// Where the last call ended, if it was a write of the largest size.
+    split_at: Mutex<Option<u64>>,
 }
 
 impl DiskObserver {
-    /// Returns whether this is a further part of the last write, which FUSE has split at a page. If
-    /// only such a part failed, the loop device would report success (Linux 6.18: `lo_complete_rq`
-    /// ignores short writes).
+    /// Returns whether this is a further part of the last write, which FUSE has split. If only such
+    /// a part failed, the loop device would report success (Linux 6.18: `lo_complete_rq` ignores
+    /// short writes).
     fn continues_last(&self, call: &ObservedCall) -> bool {
-        let Some(range) = call
-            .range
-            .as_ref()
-            .filter(|_| call.kind == ObservedKind::Write)
-        else {
-            return false;
+        let written = match (call.kind, &call.range) {
+            (ObservedKind::Write, Some(range)) if !is_fallocate(call) => Some(range),
+            _ => None,
         };
-        let last_end = self.written_end.swap(range.end, Ordering::Relaxed);
-        range.start == last_end && range.start.is_multiple_of(PAGE_BYTES)
+        let is_whole = |range: &&Range<u64>| range.end - range.start == FUSE_WRITE_BYTES;
+        let split_at = self.split_at.lock();
+        let mut split_at = split_at.unwrap_or_else(PoisonError::into_inner);
+        let last = std::mem::replace(
+            &mut *split_at,
+            written.filter(is_whole).map(|range| range.end),
+        );
+        last.is_some() && last == written.map(|range| range.start)
     }
 
     /// Repeats a served call.
@@ -151,7 +160,7 @@ impl DiskObserver {
             (ObservedKind::Sync, _) => self.device.flush(),
             (_, Some(range)) => {
                 // A discard that failed has changed nothing.
-                let skips_equal = call.text.starts_with("fallocate(");
+                let skips_equal = is_fallocate(call);
                 self.repeat_range(range, skips_equal)
             }
             (_, None) => Ok(()),

@@ -70,7 +70,8 @@ enospc@write:3.. all writes from the third on. An fsync(2) that fails leaves its
 each open file, as in Linux: a program that repeats the call, and then says that all is stored, has lost it. kill@write
 kills the program in place of a write. The program may then fail: what it has said must hold. The check also runs on what
 it leaves without a power cut. A program that repeats the call without end is killed: see --for. With --kernel the calls
-are those of the disk: @write its writes, @fsync its flushes.
+are those of the disk: @write its writes, discards and zeroed ranges, @fsync its flushes. kill@write there kills the
+program, and the disk still makes the write. On Folio's ext4, @write also counts fallocate(2).
 
 The first failing state is reduced to fewer lost writes, and saved in a new folder cut-N. The same seed gives the same
 cuts of one record; another run of the program writes another record.
@@ -288,6 +289,7 @@ impl Trial<'_> {
             how: How {
                 options: options.to_owned(),
                 cache_bytes: self.session.cache_bytes,
+                is_direct: false,
                 observer: None,
             },
             folder: self.folder,
@@ -440,7 +442,7 @@ impl Trial<'_> {
         let check = self.powercut.check.as_deref().unwrap_or(&saved.check);
         let words = [&saved.options, options].join(",");
         let judge = self.judge(check, saved.format()?, words.trim_matches(','));
-        match saved::replay(folder, &judge)? {
+        match saved::replay(folder, &saved, &judge)? {
             None => {
                 self.session.note("consistent");
                 Ok(())

@@ -22,6 +22,8 @@ pub(super) struct How {
     pub(super) options: String,
     /// Size of the page cache in bytes.
     pub(super) cache_bytes: u64,
+    /// Whether the kernel caches no bytes of files, and so splits no write at a page.
+    pub(super) is_direct: bool,
     /// Sees the changes.
     pub(super) observer: Option<Arc<dyn CallObserver>>,
 }
@@ -71,6 +73,9 @@ impl MountedDisk {
         }
         // A check has nothing to make durable.
         options.sends_sync = how.observer.is_some();
+        if how.is_direct {
+            options.apply("cache=none")?;
+        }
         let inside = MountOptions::parse(words)?;
         let session = Session::mount(fs.kernel().clone(), &inside, target, &options)?;
         if let Some(observer) = &how.observer {

@@ -138,6 +138,8 @@ pub(super) struct Call {
 /// The record of a run.
 pub(super) struct Recording {
     pub(super) disk: Arc<PowerCutDisk>,
+    /// Size in bytes of the disk's file at the end; the rest is room, and empty in all states.
+    pub(super) file_bytes: u64,
     /// The moment of the disk at which the program started.
     start: usize,
     /// Number of writes and flushes from then on, with those of the unmount.
@@ -220,6 +222,7 @@ impl Recording {
         let end = mounted.close(&disk, target, program.fault.is_some())?;
         Ok(Self {
             writes: end - start_moment,
+            file_bytes: disk.file_bytes()?,
             disk: disk.file,
             start: start_moment,
             calls: log.take(),

@@ -4,8 +4,9 @@
 use super::cuts::{FailingCut, Judge};
 use super::recording::Recording;
 use crate::exit::{Exit, Failure, Outcome};
+use folio::Error;
 use folio::block::tools::{CopyOptions, copy};
-use folio::block::{ImageFormat, OpenOptions, OverlayDevice, create, open};
+use folio::block::{Device, ImageFormat, MemoryDevice, OpenOptions, OverlayDevice, create, open};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -19,8 +20,12 @@ const CUT: &str = "cut.json";
 #[derive(Serialize, Deserialize)]
 pub(super) struct SavedCut {
     pub(super) check: String,
-    /// Format of the disk's file.
+    /// Format of the disk's file; older folders have raw ones alone.
+    #[serde(default = "raw")]
     format: String,
+    /// Size in bytes to which a qcow2 file may grow while the check runs.
+    #[serde(default)]
+    room_bytes: u64,
     /// The words of `-o`.
     pub(super) options: String,
     write: usize,
@@ -30,8 +35,16 @@ pub(super) struct SavedCut {
 impl SavedCut {
     /// Returns the format of the disk's file.
     pub(super) fn format(&self) -> Outcome<ImageFormat> {
-        Ok(self.format.parse()?)
+        self.format.parse().map_err(|error: Error| {
+            let text = format!("--replay: {CUT}: format: {error}");
+            Failure::usage(text)
+        })
     }
+}
+
+/// Returns the format of the disks that older versions have saved.
+fn raw() -> String {
+    ImageFormat::Raw.to_string()
 }
 
 /// Returns the name of the disk's file.
@@ -53,18 +66,14 @@ pub(super) fn save(
     let saved = SavedCut {
         check: judge.check.to_owned(),
         format: judge.format.to_string(),
+        room_bytes: failing.cut.device().len_bytes(),
         options: judge.how.options.clone(),
         write: failing.write,
         reason: failing.reason.clone(),
     };
     let save = || -> io::Result<()> {
-        let cut = failing.cut.device();
-        let disk = create(
-            folder.join(file_name(judge.format)),
-            ImageFormat::Raw,
-            cut.len_bytes(),
-        )?;
-        copy(&*cut, &*disk, &CopyOptions::default())?;
+        let disk = folder.join(file_name(judge.format));
+        save_disk(&*failing.cut.device(), recording.file_bytes, &disk)?;
         fs::write(folder.join(ACKED), recording.acked(failing.write))?;
         let mut file = File::create(folder.join(CUT))?;
         serde_json::to_writer_pretty(&file, &saved)?;
@@ -72,6 +81,24 @@ pub(super) fn save(
     };
     save().map_err(|error| Failure::new(format!("{}: {error}", folder.display())))?;
     Ok(folder)
+}
+
+/// Copies the first `len_bytes` of a device, which are all that it has, to a new file.
+fn save_disk(device: &dyn Device, len_bytes: u64, path: &Path) -> folio::Result<()> {
+    const PART_BYTES: u64 = 64 << 10;
+    let file = create(path, ImageFormat::Raw, len_bytes)?;
+    if len_bytes == device.len_bytes() {
+        return copy(device, &*file, &CopyOptions::default()).map(drop);
+    }
+    let mut bytes = vec![0; PART_BYTES as usize];
+    for offset in (0..len_bytes).step_by(bytes.len()) {
+        let part = &mut bytes[..PART_BYTES.min(len_bytes - offset) as usize];
+        device.read_at(part, offset)?;
+        if part.iter().any(|byte| *byte != 0) {
+            file.write_at(part, offset)?;
+        }
+    }
+    file.flush()
 }
 
 /// Creates the folder cut-N, or cut-N-2 and so on: what is saved there may be all that is left of a
@@ -112,7 +139,11 @@ pub(super) fn load(folder: &Path) -> Outcome<SavedCut> {
 }
 
 /// Runs the check of a saved state again, on a copy in memory; returns the reason if it fails.
-pub(super) fn replay(folder: &Path, judge: &Judge<'_>) -> Outcome<Option<String>> {
+pub(super) fn replay(
+    folder: &Path,
+    saved: &SavedCut,
+    judge: &Judge<'_>,
+) -> Outcome<Option<String>> {
     let read_only = OpenOptions {
         read_only: true,
         // The file as it is.
@@ -123,7 +154,14 @@ pub(super) fn replay(folder: &Path, judge: &Judge<'_>) -> Outcome<Option<String>
     let acked = folder.join(ACKED);
     let acked =
         fs::read(&acked).map_err(|error| Failure::new(format!("{}: {error}", acked.display())))?;
-    judge.reason_on(Arc::new(OverlayDevice::new(disk)), &acked, &judge.place(0))
+    let disk: Arc<dyn Device> = if saved.room_bytes > disk.len_bytes() {
+        let with_room = MemoryDevice::new(saved.room_bytes);
+        copy(&*disk, &with_room, &CopyOptions::default())?;
+        Arc::new(with_room)
+    } else {
+        Arc::new(OverlayDevice::new(disk))
+    };
+    judge.reason_on(disk, &acked, &judge.place(0))
 }
 
 #[cfg(test)]

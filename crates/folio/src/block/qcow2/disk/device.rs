@@ -61,6 +61,16 @@ impl Qcow2Device {
         self.backing.as_deref()
     }
 
+    /// Returns the size in bytes of the file that stores the image. While the image is open for
+    /// writing, its file does not shrink.
+    ///
+    /// # Errors
+    ///
+    /// Those of the file.
+    pub fn file_bytes(&self) -> Result<u64> {
+        self.file.len_bytes()
+    }
+
     /// Rejects a range of guest bytes that leaves the disk, with EIO.
     pub(super) fn check(&self, offset: u64, len_bytes: u64) -> Result<()> {
         iov::check_range(self.geometry.len_bytes, offset, len_bytes)
