@@ -68,7 +68,8 @@ impl EventSender<'_> {
         let mut has_lost_events = false;
         loop {
             if self.calls.is_unrecognizable() {
-                let text = "events of the mount: the kernel's requests do not name folio's own thread, since its pid namespace is not that of the mount";
+                let text = "events of the mount: the kernel's requests do not name folio's own \
+                            thread, since its pid namespace is not that of the mount";
                 return Err(Error::new(Errno::OPNOTSUPP, text));
             }
             if !self.inbox.wait(has_lost_events.then_some(RETRY_INTERVAL)) {
@@ -142,7 +143,7 @@ impl EventSender<'_> {
                     FileType::Directory => EventCallKind::RemoveDirectory,
                     _ => EventCallKind::RemoveFile,
                 };
-                self.call_by(kind, name, self.old(name))
+                self.call_by(kind, name, self.removed(name))
             }
             FileEvent::Moved { from, to } => self.move_name(from.as_ref(), to.as_ref(), is_first),
             FileEvent::Modified(name) => {
@@ -161,6 +162,23 @@ impl EventSender<'_> {
     fn old(&self, name: &EventName) -> RaisedTarget {
         let node = name.inode.map(|number| self.server.node_of(number));
         RaisedTarget::Old(name.file_type, node)
+    }
+
+    /// Returns the target of a removal. The host may use the inode number of a removed directory
+    /// again: the directory that the client has elsewhere is another one.
+    fn removed(&self, name: &EventName) -> RaisedTarget {
+        let node = |number| self.server.node_of(number);
+        let places = &self.calls.places;
+        let is_elsewhere = name.inode.is_some_and(|number| {
+            let parent = node(name.directory);
+            places.contains(node(number))
+                && places.node_at(parent, &name.name) != Some(node(number))
+        });
+        if is_elsewhere {
+            RaisedTarget::Old(name.file_type, None)
+        } else {
+            self.old(name)
+        }
     }
 
     fn old_or_current(&self, name: &EventName) -> RaisedTarget {

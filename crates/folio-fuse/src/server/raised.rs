@@ -122,6 +122,13 @@ impl Server {
             Some(RaisedTarget::Replaced(node)) => {
                 let handle = self.nodes.handle(node).map_err(|_| Errno::NOENT)?;
                 let file_type = handle.attributes().file_type;
+                // The host may use the inode number of a replaced directory again: the directory
+                // that the client has elsewhere is another one.
+                if file_type == FileType::Directory
+                    && calls.places.node_at(parent, name) != Some(node)
+                {
+                    return Err(Errno::NOENT.into());
+                }
                 self.old_entry(calls, Some(handle), file_type)?
             }
             Some(RaisedTarget::Current(FileType::Directory))
@@ -163,15 +170,16 @@ impl Server {
         file_type: FileType,
     ) -> Result<EntryOut> {
         let caller = self.caller(call.credentials, 0);
-        let found = self.nodes.handle(call.node()).and_then(|parent| {
-            let found = caller.lookup(&parent, name)?;
-            Ok(found.map(|found| (found, caller.name_ttl(&parent, name))))
-        });
+        let found = self
+            .nodes
+            .handle(call.node())
+            .and_then(|parent| caller.lookup(&parent, name));
         match found {
-            Ok(Some((found, ttl)))
+            // The host may have changed the name since.
+            Ok(Some(found))
                 if found.attributes().file_type == file_type && !self.replaces_node(&found) =>
             {
-                self.entry(found, ttl)
+                self.entry(found, Duration::ZERO)
             }
             _ => self.old_entry(calls, None, file_type),
         }

@@ -142,6 +142,12 @@ impl MovesInBatch {
                     // It replaces nothing.
                     to.inode = None;
                 }
+                if to.inode.is_some() {
+                    // The host may use its inode number again.
+                    noted
+                        .directory
+                        .forget_child(&to.name, noted.child.as_deref());
+                }
                 let from = self.0.remove(&event.cookie);
                 if let Some(moved) = from.as_ref().and_then(|from| from.child.as_ref()) {
                     moved.add_to_children(&noted.directory, &to.name);
