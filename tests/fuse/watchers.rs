@@ -60,8 +60,10 @@ impl Running {
 
     /// Waits until it has printed nothing for [`QUIET`].
     fn wait_until_quiet(&self) {
+        let start = Instant::now();
         let mut printed = self.printed();
         loop {
+            assert!(start.elapsed() < LOST, "prints without end: {printed}");
             pause(QUIET);
             let now = self.printed();
             if now == printed {
