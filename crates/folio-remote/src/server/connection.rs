@@ -57,7 +57,7 @@ impl Connection {
             self.ensure_reader();
             let notify_other_clients =
                 |effect: Effect<'_>| self.state.notify_other_sessions(&self.session, effect);
-            let events = if self.state.needs_events() {
+            let events = if self.state.needs_events_of(&self.session) {
                 self.session.caused_events(&request)
             } else {
                 Vec::new()

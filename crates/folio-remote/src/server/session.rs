@@ -175,13 +175,15 @@ impl Session {
         if self.exceeds_limits(request) {
             return self.link.push(error_reply(request, Errno::NFILE));
         }
+        // Asked only once: another request may change the answer.
+        let raises_event = self.fuse.raises_event(request);
         match self.fuse.handle(request, reply) {
             Outcome::Malformed => Err(ProtocolViolation::MalformedMessage),
             Outcome::Silent => Ok(()),
             Outcome::Replied | Outcome::Ended => {
                 // Before the client's reply: then no program can know of a change that another
                 // client has not been notified of. A request that raises an event changes nothing.
-                if !self.fuse.raises_event(request) {
+                if !raises_event {
                     let notify = |notice: Notice<'_>| notify_other_clients(Effect::Notice(notice));
                     for_each_effect(request, reply.bytes(), notify);
                     let has_succeeded = reply.bytes().get(4..8) == Some(&[0; 4]);

@@ -7,7 +7,7 @@ use folio::{Errno, Error, Result};
 use folio_net::{Job, Stopper, WorkerPool};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Time between checks for sessions whose senders have lost their stream.
@@ -24,7 +24,8 @@ pub(super) struct ServerState {
     sessions: Mutex<Vec<Arc<Session>>>,
     /// Notified when a session has lost its stream or has ended.
     session_changed: Condvar,
-    needs_events: AtomicBool,
+    /// Sessions whose clients want events.
+    sessions_with_events: AtomicUsize,
     report: Report,
 }
 
@@ -41,7 +42,7 @@ impl ServerState {
             pool,
             sessions: Mutex::default(),
             session_changed: Condvar::new(),
-            needs_events: AtomicBool::new(false),
+            sessions_with_events: AtomicUsize::new(0),
             report,
         }
     }
@@ -69,7 +70,7 @@ impl ServerState {
             ));
         }
         if session.sends_events {
-            self.needs_events.store(true, Ordering::Relaxed);
+            self.sessions_with_events.fetch_add(1, Ordering::Relaxed);
         }
         sessions.push(session.clone());
         Ok(())
@@ -84,18 +85,25 @@ impl ServerState {
         }
     }
 
-    /// Returns whether any client has asked for events.
-    pub(super) fn needs_events(&self) -> bool {
-        self.needs_events.load(Ordering::Relaxed)
+    /// Returns whether a client other than that of `session` has asked for events.
+    pub(super) fn needs_events_of(&self, session: &Session) -> bool {
+        let count = self.sessions_with_events.load(Ordering::Relaxed);
+        count > usize::from(session.sends_events)
     }
 
     /// Ends a session, and reports `reason` to the client and, unless the client itself has ended
     /// it, to the operator.
     pub(super) fn end_session(&self, session: &Arc<Session>, reason: &str) {
         // First: no client resumes it from here on.
-        self.sessions
-            .lock()
-            .retain(|other| !Arc::ptr_eq(other, session));
+        let is_removed = {
+            let mut sessions = self.sessions.lock();
+            let count = sessions.len();
+            sessions.retain(|other| !Arc::ptr_eq(other, session));
+            sessions.len() < count
+        };
+        if is_removed && session.sends_events {
+            self.sessions_with_events.fetch_sub(1, Ordering::Relaxed);
+        }
         if !session.has_ended() && reason != CLIENT_GOODBYE && !self.stopper.is_stopping() {
             self.report(&format!("{}: {reason}", session.peer));
         }
