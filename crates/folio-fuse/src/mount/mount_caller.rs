@@ -43,7 +43,7 @@ impl MountCaller {
         Ok(Self { target, root: None })
     }
 
-    /// Makes a call.
+    /// Makes a call. A call that fails closes the mount: its server may be lost.
     ///
     /// # Errors
     /// [`EventCallError`].
@@ -52,9 +52,14 @@ impl MountCaller {
             Some(root) => root,
             None => self.open(call).map_err(EventCallError::Unreachable)?,
         };
-        let made = make(&root, call).map_err(EventCallError::Failed);
+        make(&root, call).map_err(EventCallError::Failed)?;
         self.root = Some(root);
-        made
+        Ok(())
+    }
+
+    /// Returns whether the mount is open.
+    pub fn is_open(&self) -> bool {
+        self.root.is_some()
     }
 
     /// Closes the mount until the next call.

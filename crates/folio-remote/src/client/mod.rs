@@ -43,6 +43,9 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+/// Calls that wait for the thread that makes them: one of the server, and the end of a burst.
+const CALLS_MAX: usize = 2;
+
 /// A connection to a share that is not mounted yet.
 pub struct Remote {
     connection: ServerConnection,
@@ -131,9 +134,9 @@ impl Mount {
             return Ok(());
         };
         connection.begin(&relay, init)?;
-        let raises_events = connection.grant().sends_events;
+        let raises_events = connection.raises_events();
         let (report, target) = (connection.report(), mountpoint.unmounter().target());
-        let (calls, received_calls) = mpsc::channel();
+        let (calls, received_calls) = mpsc::sync_channel(CALLS_MAX);
         std::thread::scope(|scope| {
             let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
             let notices = thread("folio notices")

@@ -4,14 +4,14 @@
 
 use super::kernel_cache::{ChildName, KernelCache};
 use crate::frame::Frame;
-use crate::link::Link;
+use crate::link::{Link, ProtocolViolation};
 use folio_fuse::wire::Notice;
 use folio_fuse::{EventCallError, ROOT};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::fd::OwnedFd;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::SyncSender;
 
 /// Most queued messages. With more, everything is invalidated instead.
 const WAITING_MAX: usize = 4096;
@@ -52,6 +52,10 @@ struct NoticeQueue {
     /// Results of calls, each for the session of its link. The thread of the calls has a table of
     /// descriptors without the streams.
     results: VecDeque<(Arc<Link>, CallResult)>,
+    /// The link of a call whose result is not queued yet.
+    calling: Option<Arc<Link>>,
+    /// Whether `messages` has the end of a burst.
+    has_burst_end: bool,
     drops_all_names: bool,
     drops_all_nodes: bool,
     has_ended: bool,
@@ -76,18 +80,37 @@ impl Notices {
     }
 
     /// Queues a call that raises an event.
-    pub(super) fn add_call(&self, call: RemoteCall) {
+    ///
+    /// # Errors
+    /// A violation of the protocol if the server has not waited for the result of the call before.
+    pub(super) fn add_call(&self, call: RemoteCall) -> Result<(), ProtocolViolation> {
         let mut queue = self.queue.lock();
-        // A server waits for the result of each call. One that does not gets none.
-        if queue.messages.len() < 2 * WAITING_MAX {
-            queue.messages.push_back(QueuedNotice::Call(call));
+        if call.bytes.is_empty() {
+            if std::mem::replace(&mut queue.has_burst_end, true) {
+                return Ok(());
+            }
+        } else {
+            match queue.calling.replace(call.link.clone()) {
+                Some(before) if Arc::ptr_eq(&before, &call.link) => {
+                    return Err(ProtocolViolation::MalformedMessage);
+                }
+                // No server waits for the result of a call of an earlier session.
+                Some(_) => queue.messages.retain(|message| {
+                    !matches!(message, QueuedNotice::Call(call) if !call.bytes.is_empty())
+                }),
+                None => {}
+            }
         }
+        queue.messages.push_back(QueuedNotice::Call(call));
         self.changed.notify_one();
+        Ok(())
     }
 
     /// Queues the result of a call for the server.
     pub(super) fn add_result(&self, link: Arc<Link>, result: CallResult) {
-        self.queue.lock().results.push_back((link, result));
+        let mut queue = self.queue.lock();
+        queue.calling.take_if(|calling| Arc::ptr_eq(calling, &link));
+        queue.results.push_back((link, result));
         self.changed.notify_one();
     }
 
@@ -123,7 +146,7 @@ impl Notices {
         &self,
         device: &OwnedFd,
         cache: &Mutex<KernelCache>,
-        calls: &Sender<RemoteCall>,
+        calls: &SyncSender<RemoteCall>,
         report: &dyn Fn(&str),
     ) {
         let mut is_reachable = true;
@@ -159,6 +182,9 @@ impl Notices {
             } else {
                 queue.messages.pop_front()
             };
+            if matches!(&message, Some(QueuedNotice::Call(call)) if call.bytes.is_empty()) {
+                queue.has_burst_end = false;
+            }
             drop(queue);
             match message {
                 Some(QueuedNotice::Message(message)) => write(&message),
@@ -220,4 +246,33 @@ fn forget_name(name: &ChildName) -> Vec<u8> {
         parent: name.parent,
         name: &name.name,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn call_before_last_result_is_a_violation() {
+        let notices = Notices::default();
+        let [one, two] = [(); 2].map(|()| Arc::new(Link::new(usize::MAX)));
+        let add = |link: &Arc<Link>, bytes: &[u8]| {
+            notices.add_call(RemoteCall {
+                link: link.clone(),
+                bytes: bytes.to_vec(),
+            })
+        };
+        assert!(add(&one, b"call").is_ok() && add(&one, b"call").is_err());
+        // The next session's call replaces it.
+        assert!(add(&two, b"call").is_ok());
+        // The result of the earlier session.
+        notices.add_result(one, Ok(()));
+        assert!(add(&two, b"call").is_err());
+        notices.add_result(two.clone(), Ok(()));
+        assert!(add(&two, b"call").is_ok());
+        for _ in 0..100 {
+            assert!(add(&two, b"").is_ok());
+        }
+        assert!(notices.queue.lock().messages.len() <= 4);
+    }
 }

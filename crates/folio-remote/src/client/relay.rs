@@ -13,7 +13,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::fd::OwnedFd;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 /// Longest reply without data, in bytes.
@@ -389,7 +389,7 @@ impl Relay {
     }
 
     /// Writes notices to the kernel until the relay ends, and passes calls that raise events on.
-    pub(super) fn write_notices(&self, calls: &Sender<RemoteCall>, report: &dyn Fn(&str)) {
+    pub(super) fn write_notices(&self, calls: &SyncSender<RemoteCall>, report: &dyn Fn(&str)) {
         self.notices
             .write_until_end(&self.device, &self.kernel_cache, calls, report);
     }

@@ -106,7 +106,9 @@ impl ServerConnection {
         };
         let (stream, reader, grant) = connect(&address, key.as_ref(), request)?;
         if wants_events && !grant.sends_events {
-            let text = "option events=on: the server sends no events: it needs a directory with change notifications, or an image, and a release of folio as new as this one";
+            let text = "option events=on: the server sends no events: it needs a directory with \
+                        change notifications, or an image, and a release of folio as new as this \
+                        one";
             return Err(Error::new(Errno::OPNOTSUPP, text).at(address.to_string()));
         }
         let (link, generation) = new_link(&stream)?;
@@ -129,6 +131,11 @@ impl ServerConnection {
     /// Returns the last grant.
     pub(super) fn grant(&self) -> &SessionGrant {
         &self.grant
+    }
+
+    /// Returns whether the server's calls raise events.
+    pub(super) fn raises_events(&self) -> bool {
+        self.wants_events && self.grant.sends_events
     }
 
     /// Returns the receiver of messages for the operator.
@@ -197,11 +204,17 @@ impl ServerConnection {
             }
             match frame.kind {
                 FrameKind::Acknowledge => {}
-                FrameKind::EventCall => relay.notices().add_call(RemoteCall {
-                    link: self.link.clone(),
-                    bytes: frame.body,
-                }),
-                FrameKind::EventResult => {
+                FrameKind::EventCall if self.wants_events => {
+                    let call = RemoteCall {
+                        link: self.link.clone(),
+                        bytes: frame.body,
+                    };
+                    if let Err(violation) = relay.notices().add_call(call) {
+                        self.grant.session = SessionId::default();
+                        return violation.message().to_owned();
+                    }
+                }
+                FrameKind::EventCall | FrameKind::EventResult => {
                     self.grant.session = SessionId::default();
                     return ProtocolViolation::MalformedMessage.message().to_owned();
                 }
@@ -301,8 +314,8 @@ impl ServerConnection {
         (self.link, self.generation, self.reader, self.grant) =
             (link.clone(), generation, reader, grant);
         (self.report)(
-            "reconnected to a server that does not know this mount: open files fail with ESTALE or EIO from now on, \
-             open them again",
+            "reconnected to a server that does not know this mount: open files fail with ESTALE \
+             or EIO from now on, open them again",
         );
         if self.wants_events {
             (self.report)(if self.grant.sends_events {
