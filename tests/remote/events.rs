@@ -217,9 +217,14 @@ fn hidden_mount_gets_an_overflow_afterwards() {
         .arg(&path)
         .status();
     assert!(mounted.unwrap().success());
-    File::create(tree.fixture.host.at("missed")).unwrap();
     let stderr = &tree.fixture.mount.running.stderr;
-    stderr.line("the mount cannot be reached");
+    let mut count = 0;
+    // The client may still have the mount open for the events before.
+    wait_until("the mount cannot be reached", || {
+        count += 1;
+        File::create(tree.fixture.host.at(&format!("missed {count}"))).unwrap();
+        stderr.all().contains("the mount cannot be reached")
+    });
     assert!(command("umount").arg(&path).status().unwrap().success());
     // Its name is empty: it is about the directory itself.
     tree.on_mount.read_until("", "overflow");

@@ -8,7 +8,7 @@ use crate::events::{CallName, EventCall, EventCallError, EventCallKind};
 use crate::nodes::ROOT;
 use folio::vfs::FileType;
 use rustix::fs::{
-    AtFlags, CWD, FileType as HostType, Mode, OFlags, ResolveFlags, StatxFlags, Timespec,
+    AtFlags, CWD, FileType as HostType, Mode, OFlags, ResolveFlags, Statx, StatxFlags, Timespec,
     Timestamps, UTIME_NOW, UTIME_OMIT,
 };
 use rustix::io::{Errno, Result};
@@ -24,9 +24,14 @@ const DIRECTORY: OFlags = OFlags::PATH
 
 const FILE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
+/// Major and minor number.
+type Device = [u32; 2];
+
 /// A thread's view of the mount that its process serves. Only for the thread that has made it.
 pub struct MountCaller {
     target: PathBuf,
+    /// The device number of the mount, if it was reachable at first.
+    device: Option<Device>,
     /// The root, while a burst of events lasts.
     root: Option<OwnedFd>,
 }
@@ -40,7 +45,12 @@ impl MountCaller {
     /// Those of unshare(2).
     pub fn enter(target: PathBuf) -> folio::Result<Self> {
         leave_shared_table(None).and_then(|()| close_standard_streams())?;
-        Ok(Self { target, root: None })
+        let root = rustix::fs::open(&target, DIRECTORY, Mode::empty());
+        Ok(Self {
+            device: root.and_then(|root| device_of(&root)).ok(),
+            target,
+            root: None,
+        })
     }
 
     /// Makes a call. A call that fails closes the mount: its server may be lost.
@@ -71,6 +81,10 @@ impl MountCaller {
     /// mount recognizes the thread (E1).
     fn open(&self, call: &EventCall) -> Result<OwnedFd> {
         let root = rustix::fs::open(&self.target, DIRECTORY, Mode::empty())?;
+        // Another mount may hide it.
+        if self.device.is_some() && self.device != Some(device_of(&root)?) {
+            return Err(Errno::STALE);
+        }
         rustix::fs::openat(&root, &*call.outside_name, DIRECTORY, Mode::empty())?;
         Ok(root)
     }
@@ -167,6 +181,15 @@ fn close_writer(directory: &OwnedFd, name: &[u8]) -> Result<()> {
 
 /// Returns the inode number, without a request.
 fn number_of(file: &OwnedFd) -> Result<u64> {
+    status_of(file).map(|status| status.stx_ino)
+}
+
+/// Returns the device number, without a request.
+fn device_of(file: &OwnedFd) -> Result<Device> {
+    status_of(file).map(|status| [status.stx_dev_major, status.stx_dev_minor])
+}
+
+fn status_of(file: &OwnedFd) -> Result<Statx> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    rustix::fs::statx(file, "", flags, StatxFlags::INO).map(|status| status.stx_ino)
+    rustix::fs::statx(file, "", flags, StatxFlags::INO)
 }
