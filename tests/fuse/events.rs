@@ -27,7 +27,7 @@ fn random_host_changes_are_the_same_events() {
     let (seeds, count) = seeds_and_count();
     for seed in seeds {
         let mut tree = watched_mount(seed);
-        tree.compare_random_changes(count, false);
+        tree.compare_random_changes(count);
         tree.fixture.finish();
     }
 }

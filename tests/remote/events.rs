@@ -45,7 +45,7 @@ fn random_changes_are_same_events_of_a_share() {
     let (seeds, count) = seeds_and_count();
     for seed in seeds {
         let mut tree = watched_share(seed);
-        tree.compare_random_changes(count, false);
+        tree.compare_random_changes(count);
         finish(tree);
     }
 }

@@ -334,17 +334,11 @@ impl<M> WatchedTree<M> {
         assert_eq!(self.on_mount.moves(), self.on_host.moves(), "moves");
     }
 
-    /// Makes `count` random changes, and compares the events of both sides. With `waits` each
-    /// change follows the events of the one before.
+    /// Makes `count` random changes, and compares the events of both sides.
     #[track_caller]
-    pub fn compare_random_changes(&mut self, count: usize, waits: bool) {
+    pub fn compare_random_changes(&mut self, count: usize) {
         let start = Instant::now();
-        for _ in 0..count {
-            self.change();
-            if waits {
-                self.settle();
-            }
-        }
+        (0..count).for_each(|_| self.change());
         self.assert_same_events();
         println!(
             "{count} changes, {} events on the host, {} in the mount, {:.1} s",

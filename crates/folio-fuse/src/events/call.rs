@@ -1,6 +1,6 @@
 //! The call in progress of the thread that raises events, and what the server answers to it.
 
-use super::event_call::outside_name;
+use super::event_call::{TYPES, outside_name};
 use super::places::DirectoryPlaces;
 use folio::vfs::FileType;
 use parking_lot::Mutex;
@@ -11,17 +11,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 const PLACEHOLDER: u64 = 0xffff << 48;
 /// The place of the type in the id of a placeholder.
 const TYPE_SHIFT: u32 = 40;
-
-/// The types in ids of placeholders.
-const TYPES: [FileType; 7] = [
-    FileType::Regular,
-    FileType::Directory,
-    FileType::Symlink,
-    FileType::Fifo,
-    FileType::Socket,
-    FileType::CharacterDevice,
-    FileType::BlockDevice,
-];
 
 /// What a name refers to, as the kernel is to see it during a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -68,8 +68,8 @@ pub(crate) struct CallName {
     pub(crate) name: Box<[u8]>,
 }
 
-/// The types of [`EventCallKind::Create`], by their place in the bytes.
-const CREATED_TYPES: [FileType; 7] = [
+/// The types of files, by their number in ids of placeholders and in the bytes of calls.
+pub(super) const TYPES: [FileType; 7] = [
     FileType::Regular,
     FileType::Directory,
     FileType::Symlink,
@@ -78,7 +78,7 @@ const CREATED_TYPES: [FileType; 7] = [
     FileType::CharacterDevice,
     FileType::BlockDevice,
 ];
-/// The other kinds, by their place in the bytes after those.
+/// The kinds other than [`EventCallKind::Create`], by their place in the bytes after [`TYPES`].
 const KINDS: [EventCallKind; 7] = [
     EventCallKind::Open,
     EventCallKind::RemoveFile,
@@ -100,11 +100,11 @@ impl EventCallKind {
 
     fn number(self) -> u8 {
         let position = match self {
-            Self::Create(created) => CREATED_TYPES.iter().position(|other| *other == created),
+            Self::Create(created) => TYPES.iter().position(|other| *other == created),
             _ => KINDS
                 .iter()
                 .position(|other| *other == self)
-                .map(|position| position + CREATED_TYPES.len()),
+                .map(|position| position + TYPES.len()),
         };
         // Each kind is in one of the short lists.
         position.unwrap_or_default() as u8
@@ -112,9 +112,9 @@ impl EventCallKind {
 
     fn of_number(number: u8) -> Option<Self> {
         let number = usize::from(number);
-        match CREATED_TYPES.get(number) {
+        match TYPES.get(number) {
             Some(created) => Some(Self::Create(*created)),
-            None => KINDS.get(number - CREATED_TYPES.len()).copied(),
+            None => KINDS.get(number - TYPES.len()).copied(),
         }
     }
 }
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn encoded_calls_are_decoded() {
-        let kinds = CREATED_TYPES.map(EventCallKind::Create);
+        let kinds = TYPES.map(EventCallKind::Create);
         for kind in kinds.into_iter().chain(KINDS) {
             let names: [(&[u8], &[u8]); 2] = [(b"./a", b"name"), (b".", b"other")];
             let call = call(kind, &names[..kind.name_count()]);
