@@ -181,20 +181,10 @@ mod tests {
     fn relatime_updates_after_change_and_after_a_day() {
         let time = |secs, nanos| Timespec::new(secs, nanos);
         let mut attributes = Attributes {
-            number: InodeNumber(1),
-            file_type: FileType::Regular,
-            mode: 0,
-            uid: 0,
-            gid: 0,
-            link_count: 1,
-            size_bytes: 0,
-            blocks_512: 0,
-            block_size: 4096,
-            device: DeviceNumber::default(),
             accessed: time(1000, 1),
             modified: time(1000, 0),
             changed: time(1000, 0),
-            created: None,
+            ..Attributes::new(InodeNumber(1), FileType::Regular, 0)
         };
         let cell = AttributeCell::new(&attributes);
         assert!(cell.is_accessed_current(1000));
