@@ -15,15 +15,19 @@ pub(super) enum Effect<'a> {
     Event(&'a FileEvent),
 }
 
+/// Returns whether a reply reports no error.
+pub(super) fn has_succeeded(reply: &[u8]) -> bool {
+    reply.len() >= REPLY_HEADER_BYTES && reply[4..8] == [0; 4]
+}
+
 /// Calls `notify` for each node and name that the request has changed, if its reply is a success.
 pub(crate) fn for_each_effect(request: &[u8], reply: &[u8], mut notify: impl FnMut(Notice<'_>)) {
-    let has_succeeded = reply.len() >= REPLY_HEADER_BYTES && reply[4..8] == [0; 4];
     let (Some(opcode), Some(node)) = (u32_at(request, 4), u64_at(request, 16)) else {
         return;
     };
     let Some(body) = request
         .get(REQUEST_HEADER_BYTES..)
-        .filter(|_| has_succeeded)
+        .filter(|_| has_succeeded(reply))
     else {
         return;
     };

@@ -1,7 +1,7 @@
 //! One client's session: its nodes and open files, and the frames that it has still to receive. It
 //! outlives a lost stream.
 
-use super::effects::{Effect, for_each_effect};
+use super::effects::{Effect, for_each_effect, has_succeeded};
 use super::limits::{Limits, UNDER_WAY_BYTES_MAX};
 use crate::frame::{Frame, FrameKind};
 use crate::handshake::SessionId;
@@ -186,11 +186,11 @@ impl Session {
                 if !raises_event {
                     let notify = |notice: Notice<'_>| notify_other_clients(Effect::Notice(notice));
                     for_each_effect(request, reply.bytes(), notify);
-                    let has_succeeded = reply.bytes().get(4..8) == Some(&[0; 4]);
-                    events
-                        .iter()
-                        .filter(|_| has_succeeded)
-                        .for_each(|event| notify_other_clients(Effect::Event(event)));
+                    if has_succeeded(reply.bytes()) {
+                        events
+                            .iter()
+                            .for_each(|event| notify_other_clients(Effect::Event(event)));
+                    }
                 }
                 self.link.push(Frame::message(reply.bytes().to_vec()))
             }
