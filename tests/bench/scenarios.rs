@@ -146,6 +146,24 @@ fn article_table_is_made_in_a_guest() {
 }
 
 #[test]
+fn trees_are_measured_on_mounts_and_in_a_guest() {
+    requires!(tool("git"), tool("tar"));
+    const JOBS: usize = 6;
+    let of_native = |results: &Value| {
+        let rows = rows(results, "trees").iter();
+        rows.filter(|row| row["contender"] == "native").count()
+    };
+    let results = measured(&["shared-folder", "--trees", "--only", "native"]);
+    assert_eq!(of_native(&results), JOBS);
+    if let Err(reason) = Guest::new() {
+        return report_skip(&reason);
+    }
+    let words = ["shared-folder", "--guest", "--trees", "--repeats", "1"];
+    let results = measured(&[&words[..], &["--only", "folio share, ttl=1s"]].concat());
+    assert_eq!(rows(&results, "trees").len(), JOBS);
+}
+
+#[test]
 fn refused_mount_is_reported_once_with_reason() {
     requires!(root, fuse, tool("fusermount3"), tool("setpriv"));
     if std::fs::metadata("/dev/fuse").map_or(0, |device| device.mode()) & 0o006 != 0o006 {

@@ -10,6 +10,7 @@
 //!   static programs, processes       the same, by ptrace(2)                                                traced.rs
 //!   the page of --html              its parts, files and timeline; hostile names                            html.rs
 //!   a guest of QEMU                  a disk that allocates at first writes                                 guest.rs
+//!   bindfs, 9p, NFS, SMB             the remedies, executed                                                remedies.rs
 //! ```
 //!
 //! Verdicts that depend on timing (a slow copy, the device as the limit) are at most hints. These
@@ -22,6 +23,7 @@ mod html;
 #[path = "../fuse/mount.rs"]
 #[allow(dead_code)]
 mod mount;
+mod remedies;
 mod served;
 mod stacked;
 #[path = "../support/mod.rs"]

@@ -29,6 +29,7 @@
 //!   command        programs and their cost     server    a server or mount by a command
 //!   hosted         mounts by the kernel        view      a directory, by the kernel or by Folio
 //!   random         reproducible content        real_tree the machine's own files
+//!   sample_tree    a generated tree, as an archive and a repository
 //!   options, outcome   options and errors that all have in common
 //! ```
 
@@ -63,6 +64,7 @@ mod real_tree;
 mod report;
 mod rows;
 mod run_in_image;
+mod sample_tree;
 mod scenario;
 #[cfg(test)]
 #[path = "../../../tests/support/schema.rs"]

@@ -100,9 +100,8 @@ pub enum Helper {
     SharedFolderGuest {
         /// The folder that is shared
         root: PathBuf,
-        /// As the scenario's option
-        #[arg(long)]
-        iozone: bool,
+        /// What is measured
+        kind: shared_folder::Kind,
     },
 }
 
@@ -112,7 +111,7 @@ impl Helper {
         let done = match self {
             Self::FirstWriteJob(arguments) => first_write::run_job(arguments),
             Self::TouchMemory { mib } => command::use_memory(*mib),
-            Self::SharedFolderGuest { root, iozone } => shared_folder::run_in_guest(root, *iozone),
+            Self::SharedFolderGuest { root, kind } => shared_folder::run_in_guest(root, *kind),
         };
         done.map_err(|error| error.to_string())
     }
@@ -214,6 +213,7 @@ fn all(disk: &DiskDir, run: &Run<'_>) -> Outcome<Vec<Report>> {
         guest: false,
         virtiofsd: None,
         iozone: false,
+        trees: false,
     };
     let rewriting = ext4::Options {
         disk: disk(),
@@ -272,6 +272,7 @@ mod tests {
             guest: false,
             virtiofsd: None,
             iozone: false,
+            trees: false,
         };
         assert!(Scenario::SharedFolder(options.clone()).drops_caches());
         options.iozone = true;

@@ -44,10 +44,8 @@ const FOLDERS: [&str; 6] = [
 pub struct Guest {
     kernel: PathBuf,
     archive: Archive,
-    /// Folder of the kernel's modules, and the texts of `modules.dep` and `modules.builtin`.
-    folder: PathBuf,
-    table: String,
-    builtin: String,
+    found: KernelModules,
+    /// Those that are loaded, by their paths in the guest.
     modules: Vec<String>,
     devices: Vec<String>,
     memory_mib: u32,
@@ -130,46 +128,43 @@ impl Guest {
     /// Returns a guest with the newest kernel of this machine that has virtiofs; the error names
     /// what is missing.
     pub fn new() -> Result<Self, String> {
+        Self::with_modules(&[])
+    }
+
+    /// Returns a guest with the newest kernel of this machine that has virtiofs and these modules.
+    pub fn with_modules(modules: &[&str]) -> Result<Self, String> {
         find("qemu-system-x86_64").ok_or("needs the program qemu-system-x86_64")?;
         let busybox = find("busybox").ok_or("needs the program busybox")?;
-        let (kernel, release) = newest_kernel()?;
+        let modules = [&MODULES[..], modules].concat();
+        let (kernel, found) = newest_kernel(&modules)?;
         let mut archive = Archive::default();
         archive.add("/bin/busybox", 0o755, &read(&busybox)?);
-        let folder = machine_file("/lib/modules").join(release);
-        let table = String::from_utf8_lossy(&read(&folder.join("modules.dep"))?).into_owned();
-        // Some packages lack it.
-        let builtin = read(&folder.join("modules.builtin")).unwrap_or_default();
         let bare = Self {
             kernel,
             archive,
-            folder,
-            table,
-            builtin: String::from_utf8_lossy(&builtin).into_owned(),
+            found,
             modules: Vec::new(),
             devices: Vec::new(),
             memory_mib: 256,
             processors: 1,
             reboots: false,
         };
-        MODULES
-            .iter()
-            .try_fold(bare, |guest, module| guest.module(module))
+        let mut modules = modules.into_iter();
+        modules.try_fold(bare, |guest, module| guest.module(module))
     }
 
     /// Adds a module of the guest's kernel, with its dependencies, unless the kernel has it built
     /// in.
     pub fn module(mut self, module: &str) -> Result<Self, String> {
-        let file = format!("/{module}.ko");
-        if self.builtin.lines().any(|line| line.ends_with(&file)) {
+        if self.found.is_built_in(module) {
             return Ok(self);
         }
-        for path in
-            with_dependencies(&self.table, module).ok_or(format!("needs the module {module}"))?
-        {
+        let paths = with_dependencies(&self.found.table, module);
+        for path in paths.ok_or(format!("needs the module {module}"))? {
             let name = format!("/modules/{}", path.rsplit('/').next().unwrap_or_default());
             if !self.modules.contains(&name) {
                 self.archive
-                    .add(&name, 0o644, &read(&self.folder.join(&path))?);
+                    .add(&name, 0o644, &read(&self.found.folder.join(&path))?);
                 self.modules.push(name);
             }
         }
@@ -370,32 +365,62 @@ pub fn machine_file(path: &str) -> PathBuf {
         .unwrap_or_else(|| PathBuf::from(path))
 }
 
-/// The newest kernel in /boot that has virtiofs as a plain module, and its release.
-fn newest_kernel() -> Result<(PathBuf, String), String> {
+/// The modules of a kernel: their folder, and the texts of `modules.dep` and `modules.builtin`.
+struct KernelModules {
+    folder: PathBuf,
+    table: String,
+    builtin: String,
+}
+
+impl KernelModules {
+    fn of(release: &str) -> Result<Self, String> {
+        let folder = machine_file("/lib/modules").join(release);
+        let table = read(&folder.join("modules.dep"))?;
+        // Some packages lack it.
+        let builtin = read(&folder.join("modules.builtin")).unwrap_or_default();
+        Ok(Self {
+            folder,
+            table: String::from_utf8_lossy(&table).into_owned(),
+            builtin: String::from_utf8_lossy(&builtin).into_owned(),
+        })
+    }
+
+    fn is_built_in(&self, module: &str) -> bool {
+        let file = format!("/{module}.ko");
+        self.builtin.lines().any(|line| line.ends_with(&file))
+    }
+
+    fn has(&self, module: &str) -> bool {
+        self.is_built_in(module) || with_dependencies(&self.table, module).is_some()
+    }
+}
+
+/// The newest kernel in /boot that has these modules, none of them compressed.
+fn newest_kernel(modules: &[&str]) -> Result<(PathBuf, KernelModules), String> {
     let boot = machine_file("/boot");
     let entries =
         std::fs::read_dir(&boot).map_err(|error| format!("{}: {error}", boot.display()))?;
     let mut releases: Vec<String> = entries
         .filter_map(|entry| {
-            entry
-                .ok()?
-                .file_name()
-                .to_str()?
-                .strip_prefix("vmlinuz-")
-                .map(str::to_owned)
-        })
-        .filter(|release| {
-            machine_file("/lib/modules")
-                .join(release)
-                .join("kernel/fs/fuse/virtiofs.ko")
-                .is_file()
+            let name = entry.ok()?.file_name();
+            name.to_str()?.strip_prefix("vmlinuz-").map(str::to_owned)
         })
         .collect();
     releases.sort();
-    let release = releases
-        .pop()
-        .ok_or("needs a kernel with virtiofs in /boot (linux-image-cloud-amd64)")?;
-    Ok((boot.join(format!("vmlinuz-{release}")), release))
+    let found = releases.iter().rev().find_map(|release| {
+        let found = KernelModules::of(release).ok()?;
+        let kernel = boot.join(format!("vmlinuz-{release}"));
+        modules
+            .iter()
+            .all(|module| found.has(module))
+            .then_some((kernel, found))
+    });
+    found.ok_or_else(|| {
+        format!(
+            "needs a kernel in /boot with the modules {} (Debian: linux-image-amd64)",
+            modules.join(", ")
+        )
+    })
 }
 
 /// The paths of a module and of all that it needs, those first; `None` if it is not there. From

@@ -1,10 +1,10 @@
 //! The jobs of the scenario, each with the fewest requests that it may need.
 
-use super::source::{Source, git};
 use crate::command::{lacking, run, tool};
 use crate::hosted::Hosted;
 use crate::outcome::{Context, Outcome};
 use crate::random::{Random, pattern};
+use crate::sample_tree::{SampleTree, git};
 use rustix::fs::{AtFlags, CWD, FileType, statat};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -120,7 +120,7 @@ impl Job {
     }
 
     /// Returns the number of operations: entries, MiB, or calls.
-    pub(super) fn operations(self, source: &Source, sizes: Sizes) -> f64 {
+    pub(super) fn operations(self, source: &SampleTree, sizes: Sizes) -> f64 {
         let count = match self {
             Self::LargeWrite => sizes.large_bytes as usize / PART,
             Self::RandomWrites => sizes.writes,
@@ -134,7 +134,7 @@ impl Job {
 
     /// Returns the fewest requests for each operation that Linux's FUSE client can send, with any
     /// server: docs/bench.md explains them.
-    pub(super) fn least_requests(self, source: &Source, sizes: Sizes) -> f64 {
+    pub(super) fn least_requests(self, source: &SampleTree, sizes: Sizes) -> f64 {
         let of = |for_file: usize, for_folder: usize, for_link: usize| {
             let all =
                 for_file * source.files + for_folder * source.folders + for_link * source.links;
@@ -155,7 +155,7 @@ impl Job {
 /// One target with the files that jobs have left in it.
 pub(super) struct Work<'a> {
     pub(super) hosted: &'a mut Hosted,
-    pub(super) source: &'a Source,
+    pub(super) source: &'a SampleTree,
     pub(super) sizes: Sizes,
 }
 

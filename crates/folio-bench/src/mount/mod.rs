@@ -4,20 +4,18 @@
 //! ```text
 //!   mod      contenders, tables, aims
 //!   jobs     the jobs, and the fewest requests for each
-//!   source   the tree: generated, as an archive, as a repository
 //! ```
 
 mod jobs;
-mod source;
 
 use crate::hosted::{Hosted, System};
 use crate::options::{DiskDir, is_wanted, size};
 use crate::outcome::{Context, Outcome};
 use crate::race::{Race, Run, Turn, scratch_in};
 use crate::report::{Bound, Report, Sample, Unit};
+use crate::sample_tree::SampleTree;
 use crate::server::Requests;
 use jobs::{Job, Sizes, Work};
-use source::Source;
 use std::path::{Path, PathBuf};
 
 /// Options of the scenario.
@@ -92,7 +90,7 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
         synced_writes: run.sized(200, 5),
         reads: run.sized(50_000, 50),
     };
-    let source = Source::new(scratch.path(), sizes.entries)?;
+    let source = SampleTree::new(scratch.path(), sizes.entries)?;
     let what = format!(
         "a tree of {} entries ({} MiB), a file of {} MiB, {} files in one directory, on fresh file systems",
         source.entries(),

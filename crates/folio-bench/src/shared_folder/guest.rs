@@ -1,9 +1,9 @@
 //! The folder in a virtual machine: `folio share` beside virtiofsd, each in the modes that they
 //! have in common.
 
-use super::iozone;
 use super::jobs::{self, FIGURES, Figure, Job, NOT_SEEN, READY, SEEN};
-use super::tables::{READS, add, drop_unseen, race, slower};
+use super::tables::{Kind, add, drop_unseen, slower};
+use super::{iozone, trees};
 use crate::command::{find, this_program};
 use crate::options::is_wanted;
 use crate::outcome::{Context, Outcome};
@@ -11,6 +11,7 @@ use crate::race::Run;
 use crate::report::{Report, ratio};
 use crate::server::Server;
 use crate::virtual_machine::Guest;
+use clap::ValueEnum;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// How long a guest may take.
-const LIMIT: Duration = Duration::from_secs(400);
+const LIMIT: Duration = Duration::from_secs(900);
 const MEMORY_MIB: u32 = 1024;
 
 /// A server, and the mode that it has in common with the one before or after it.
@@ -77,7 +78,7 @@ const LIMITS: [&str; 3] = [
     "folio share without options has no rival in the same mode: it is coherent and cached",
 ];
 
-/// The limit of delays, which `--iozone` does not measure.
+/// The limit of delays, which `--iozone` and `--trees` do not measure.
 const DELAY_LIMITS: [&str; 1] =
     ["a change counts until the guest reports over its serial line that it has seen it"];
 
@@ -85,7 +86,7 @@ const DELAY_LIMITS: [&str; 1] =
 pub(super) fn measure(
     virtiofsd: Option<PathBuf>,
     only: &Option<String>,
-    is_iozone: bool,
+    kind: Kind,
     run: &Run<'_>,
     source: &Path,
     report: &mut Report,
@@ -96,7 +97,7 @@ pub(super) fn measure(
         report.skip("virtiofsd", "not installed; name it with --virtiofsd");
     }
     let unseen = RefCell::new(BTreeSet::new());
-    let mut race = race(if is_iozone { iozone::TITLE } else { READS });
+    let mut race = kind.race();
     for contender in &CONTENDERS {
         let name = contender.name;
         let program = if contender.is_folio {
@@ -104,13 +105,15 @@ pub(super) fn measure(
         } else {
             virtiofsd.as_ref()
         };
-        let Some(program) = program.filter(|_| is_wanted(only, name)) else {
+        // Without a cache each call of a program is a request, of minutes in an emulated guest.
+        let is_too_slow = kind == Kind::Trees && contender.mode == "never";
+        let Some(program) = program.filter(|_| is_wanted(only, name) && !is_too_slow) else {
             continue;
         };
         let unseen = &unseen;
         race.contender(name, move |turn| {
             (run.step)(&format!("shared-folder: a guest of {name}"))?;
-            let seen = boot(contender, program, source, is_iozone)?;
+            let seen = boot(contender, program, source, kind)?;
             add(seen.figures, turn);
             match seen.delays {
                 Some(delays) if delays.is_empty() => (),
@@ -124,10 +127,10 @@ pub(super) fn measure(
     drop_unseen(report, &unseen.into_inner());
     judge(report);
     report.limit(&LIMITS);
-    report.limit(if is_iozone {
-        &iozone::LIMITS
-    } else {
-        &DELAY_LIMITS
+    report.limit(match kind {
+        Kind::Usual => &DELAY_LIMITS[..],
+        Kind::Iozone => &iozone::LIMITS,
+        Kind::Trees => &trees::LIMITS,
     });
     Ok(())
 }
@@ -155,8 +158,8 @@ struct Seen {
     delays: Option<Vec<f64>>,
 }
 
-/// Runs all jobs, or those of `--iozone`, in one guest, from its boot to its end.
-fn boot(contender: &Contender, program: &Path, source: &Path, is_iozone: bool) -> Outcome<Seen> {
+/// Runs all jobs of a kind in one guest, from its boot to its end.
+fn boot(contender: &Contender, program: &Path, source: &Path, kind: Kind) -> Outcome<Seen> {
     let bench = this_program()?;
     let folder = tempfile::tempdir().at("folder")?;
     let socket = folder.path().join("socket");
@@ -165,14 +168,21 @@ fn boot(contender: &Contender, program: &Path, source: &Path, is_iozone: bool) -
         .size(MEMORY_MIB, 1)
         .share("share", &socket)
         .program(&bench)?;
-    if let Some(iozone) = iozone::program().filter(|_| is_iozone) {
-        guest = guest.program(&iozone)?;
+    let needed = match kind {
+        Kind::Usual => None,
+        Kind::Iozone => iozone::program(),
+        Kind::Trees => find("git"),
+    };
+    if let Some(needed) = needed {
+        guest = guest.program(&needed)?;
     }
     let name = bench.file_name().unwrap_or_default().to_string_lossy();
-    let word = if is_iozone { "--iozone" } else { "" };
+    let word = kind
+        .to_possible_value()
+        .map_or_else(String::new, |kind| kind.get_name().to_owned());
     let script = format!(
         "mkdir -p /mnt; mount -t virtiofs share /mnt || exit 1\n\
-         /bin/{name} shared-folder-guest {word} /mnt || exit 1\n"
+         /bin/{name} shared-folder-guest /mnt {word} || exit 1\n"
     );
     let mut figures: Option<Vec<Figure>> = None;
     let (mut delays, mut changed) = (Some(Vec::new()), Instant::now());

@@ -24,6 +24,9 @@ pub(super) struct Sizes {
     changes: usize,
     /// Size of IOzone's file.
     pub(super) iozone_mib: usize,
+    /// Small files that are installed, and entries of the archive.
+    pub(super) installed_files: usize,
+    pub(super) archive_entries: usize,
 }
 
 impl Sizes {
@@ -37,6 +40,8 @@ impl Sizes {
         stats: 20_000,
         changes: 11,
         iozone_mib: 64,
+        installed_files: 20_000,
+        archive_entries: 3000,
     };
     /// To see that it runs.
     pub(super) const QUICK: Self = Self {
@@ -48,6 +53,8 @@ impl Sizes {
         stats: 50,
         changes: 2,
         iozone_mib: 1,
+        installed_files: 60,
+        archive_entries: 40,
     };
 
     fn files(&self) -> usize {
@@ -96,6 +103,8 @@ pub(super) enum Job {
     ChangeSeenMost,
     /// A column of IOzone.
     Iozone(Column),
+    /// Work on a tree.
+    Tree(TreeJob),
 }
 
 impl Job {
@@ -112,9 +121,11 @@ impl Job {
         Self::ChangeSeenMost,
     ];
 
-    /// All jobs, with the columns of IOzone.
+    /// All jobs, with the columns of IOzone and those of `--trees`.
     pub(super) fn all() -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter().chain(Column::ALL.map(Self::Iozone))
+        let columns = Column::ALL.map(Self::Iozone);
+        let trees = TreeJob::ALL.map(Self::Tree);
+        Self::ALL.into_iter().chain(columns).chain(trees)
     }
 
     /// What is done.
@@ -131,6 +142,7 @@ impl Job {
             Self::ChangeSeen => "a change by the host is seen",
             Self::ChangeSeenMost => "the same, longest",
             Self::Iozone(column) => column.title(),
+            Self::Tree(job) => job.title(),
         }
     }
 
@@ -179,6 +191,46 @@ impl Column {
 
     pub(super) fn writes(self) -> bool {
         matches!(self, Self::Write | Self::Rewrite | Self::RandomWrite)
+    }
+}
+
+/// A job of `--trees`, in the order of a round: later ones use the files of earlier ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum TreeJob {
+    /// Small files are made.
+    Install,
+    /// Their attributes, not for the first time.
+    FindAgain,
+    /// Their contents.
+    ReadAll,
+    /// tar extracts an archive.
+    Extract,
+    /// git compares a tree with its index.
+    GitStatus,
+    /// The small files are removed.
+    Remove,
+}
+
+impl TreeJob {
+    pub(super) const ALL: [Self; 6] = [
+        Self::Install,
+        Self::FindAgain,
+        Self::ReadAll,
+        Self::Extract,
+        Self::GitStatus,
+        Self::Remove,
+    ];
+
+    /// What is done.
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Self::Install => "small files made",
+            Self::FindAgain => "their attributes, again",
+            Self::ReadAll => "their contents",
+            Self::Extract => "tar -x",
+            Self::GitStatus => "git status",
+            Self::Remove => "rm -rf",
+        }
     }
 }
 

@@ -5,7 +5,8 @@
 //!   mod      contenders, tables, aims
 //!   guest    the same in a virtual machine: folio share beside virtiofsd
 //!   iozone   --iozone: IOzone's columns and the article's two programs
-//!   tables   the figures of both
+//!   trees    --trees: an installer, git, tar, rm
+//!   tables   the figures of all
 //!   jobs     the operations, and how long a change of the host stays unseen
 //! ```
 
@@ -16,6 +17,7 @@ mod guest;
 mod iozone;
 mod jobs;
 mod tables;
+mod trees;
 
 use crate::command::{is_root, tool};
 use crate::options::is_wanted;
@@ -30,7 +32,8 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use tables::{CALLS, NATIVE, READS, add, drop_unseen, race, slower};
+pub(crate) use tables::Kind;
+use tables::{CALLS, NATIVE, add, drop_unseen, slower};
 
 /// Options of the scenario.
 #[derive(Debug, Clone, clap::Args)]
@@ -51,12 +54,24 @@ pub struct Options {
     /// statted again, without a cache and with one; by iozone, if it is installed
     #[arg(long)]
     pub(crate) iozone: bool,
+    /// Work on trees: 20,000 small files made, listed, read and removed, `tar -x` of 3,000 entries,
+    /// `git status`
+    #[arg(long, conflicts_with = "iozone")]
+    pub(crate) trees: bool,
 }
 
 impl Options {
+    fn kind(&self) -> Kind {
+        match self {
+            Self { iozone: true, .. } => Kind::Iozone,
+            Self { trees: true, .. } => Kind::Trees,
+            _ => Kind::Usual,
+        }
+    }
+
     /// Whether cold reads follow `/proc/sys/vm/drop_caches` of this machine.
     pub(crate) fn drops_caches(&self) -> bool {
-        !self.iozone && !self.guest
+        self.kind() == Kind::Usual && !self.guest
     }
 }
 
@@ -78,7 +93,7 @@ const CONTENDERS: [(&str, How); 10] = [
     (NATIVE, How::Native),
     (MOUNT, How::Mount("")),
     (MOUNT_TTL, How::Mount("push=off,ttl=1ms")),
-    ("folio mount, passthrough", How::Mount("passthrough=on")),
+    (PASSTHROUGH, How::Mount("passthrough=on")),
     (
         "folio mount, cache=writeback",
         How::Mount("cache=writeback"),
@@ -106,6 +121,16 @@ const ARTICLE_CONTENDERS: [(&str, How); 4] = [
 ];
 const MOUNT_SECOND: &str = "folio mount, ttl=1s";
 
+/// Those of `--trees`: the folder, and the mounts that are in use for such work.
+const TREE_CONTENDERS: [(&str, How); 5] = [
+    (NATIVE, How::Native),
+    (MOUNT, How::Mount("")),
+    (MOUNT_SECOND, How::Mount("push=off,ttl=1s")),
+    (PASSTHROUGH, How::Mount("passthrough=on")),
+    ("bindfs", How::Bindfs),
+];
+const PASSTHROUGH: &str = "folio mount, passthrough";
+
 const LIMITS: [&str; 5] = [
     "cold reads follow drop_caches, and the disk below may have a cache of its own; Folio's cache in this process is \
      not dropped, so it has no cold figure and no first walk",
@@ -123,37 +148,43 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
     // A guest has one workload size.
     let is_quick = run.is_quick && !options.guest;
     let sizes = if is_quick { Sizes::QUICK } else { Sizes::WHOLE };
-    jobs::make_source(&source, sizes)?;
-    let what = if options.iozone {
-        let mib = sizes.iozone_mib;
-        format!("IOzone's columns of {mib} MiB, one file read and statted again and again")
+    let kind = options.kind();
+    match kind {
+        Kind::Usual | Kind::Iozone => jobs::make_source(&source, sizes)?,
+        Kind::Trees => trees::make_source(&source, sizes)?,
+    }
+    let mut report = Report::new("shared-folder", describe(kind, sizes), &options.dir);
+    if kind == Kind::Iozone {
+        iozone::describe(&mut report);
+    }
+    if options.guest {
+        let virtiofsd = options.virtiofsd.clone();
+        guest::measure(virtiofsd, &options.only, kind, run, &source, &mut report)?;
     } else {
-        format!(
+        on_host(options, run, sizes, folder.path(), &mut report)?;
+        report.story = (kind != Kind::Trees).then(|| published_case(&report));
+    }
+    Ok(report)
+}
+
+fn describe(kind: Kind, sizes: Sizes) -> String {
+    match kind {
+        Kind::Usual => format!(
             "{} MiB in order and at random, {} small files, one file again and again, changes by \
              the host",
             sizes.large_mib,
             sizes.folders * sizes.files_each
-        )
-    };
-    let mut report = Report::new("shared-folder", what, &options.dir);
-    if options.iozone {
-        iozone::describe(&mut report);
+        ),
+        Kind::Iozone => {
+            let mib = sizes.iozone_mib;
+            format!("IOzone's columns of {mib} MiB, one file read and statted again and again")
+        }
+        Kind::Trees => format!(
+            "{} small files made, listed, read and removed; an archive and a repository of {} \
+             entries",
+            sizes.installed_files, sizes.archive_entries
+        ),
     }
-    if options.guest {
-        let (virtiofsd, is_iozone) = (options.virtiofsd.clone(), options.iozone);
-        guest::measure(
-            virtiofsd,
-            &options.only,
-            is_iozone,
-            run,
-            &source,
-            &mut report,
-        )?;
-    } else {
-        on_host(options, run, sizes, folder.path(), &mut report)?;
-        report.story = Some(published_case(&report));
-    }
-    Ok(report)
 }
 
 fn published_case(report: &Report) -> PublishedCase {
@@ -203,20 +234,21 @@ fn on_host(
 ) -> Outcome {
     let source = &folder.join("source");
     let drops_caches = is_root() && !run.is_quick;
-    if options.iozone {
-        // Nothing is cold in the article's table.
+    let kind = options.kind();
+    if kind != Kind::Usual {
+        // Nothing is cold in their tables.
     } else if !is_root() {
         report.skip("cold reads", "dropping the host's cache needs root");
     } else if run.is_quick {
         report.skip("cold reads", "a quick run leaves the host's cache alone");
     }
     let unseen = RefCell::new(BTreeSet::new());
-    let (title, contenders) = if options.iozone {
-        (iozone::TITLE, &ARTICLE_CONTENDERS[..])
-    } else {
-        (READS, &CONTENDERS[..])
+    let contenders = match kind {
+        Kind::Usual => &CONTENDERS[..],
+        Kind::Iozone => &ARTICLE_CONTENDERS,
+        Kind::Trees => &TREE_CONTENDERS,
     };
-    let mut race = race(title).leave_out_failures();
+    let mut race = kind.race().leave_out_failures();
     for (at, &(name, how)) in contenders.iter().enumerate() {
         if name != NATIVE && !is_wanted(&options.only, name) {
             continue;
@@ -230,13 +262,16 @@ fn on_host(
         };
         let unseen = &unseen;
         race.contender(name, move |turn| {
-            if options.iozone {
-                let figures = iozone::run(&target.view, sizes);
-                let added = figures.map(|figures| add(figures, turn));
-                return added.map_err(|reason| target.explain(&reason.to_string()).into());
-            }
-            let measured = jobs::run(&target.view, sizes, drops_caches).and_then(|figures| {
+            let figures = match (kind, &target.view) {
+                (Kind::Iozone, view) => iozone::run(view, sizes),
+                (Kind::Trees, View::Host(root)) => trees::run(root, sizes),
+                (_, view) => jobs::run(view, sizes, drops_caches),
+            };
+            let measured = figures.and_then(|figures| {
                 add(figures, turn);
+                if kind != Kind::Usual {
+                    return Ok(());
+                }
                 match jobs::changes(&target.view, sizes, source)? {
                     Some(delays) => add(delays, turn),
                     None => _ = unseen.borrow_mut().insert(name),
@@ -250,20 +285,20 @@ fn on_host(
     let unseen = unseen.into_inner();
     drop_unseen(report, &unseen);
     judge(report, &unseen);
-    report.limit(if options.iozone {
-        &iozone::LIMITS
-    } else {
-        &LIMITS
+    report.limit(match kind {
+        Kind::Usual => &LIMITS[..],
+        Kind::Iozone => &iozone::LIMITS,
+        Kind::Trees => &trees::LIMITS,
     });
     Ok(())
 }
 
 /// Runs the part of the scenario that is in a guest, at a folder that it has mounted.
-pub(crate) fn run_in_guest(root: &Path, is_iozone: bool) -> Outcome {
-    if is_iozone {
-        iozone::run_in_guest(root)
-    } else {
-        jobs::run_in_guest(root)
+pub(crate) fn run_in_guest(root: &Path, kind: Kind) -> Outcome {
+    match kind {
+        Kind::Usual => jobs::run_in_guest(root),
+        Kind::Iozone => iozone::run_in_guest(root),
+        Kind::Trees => trees::run_in_guest(root),
     }
 }
 

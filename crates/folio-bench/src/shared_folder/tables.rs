@@ -1,7 +1,7 @@
-//! The tables of the scenario: reads, and calls that are made again and again.
+//! The tables of the scenario: reads, calls that are made again and again, and work on trees.
 
-use super::iozone;
 use super::jobs::{Figure, Job};
+use super::{iozone, trees};
 use crate::race::{Race, Turn};
 use crate::report::{Report, Sample, Unit};
 use std::collections::BTreeSet;
@@ -11,16 +11,35 @@ pub(super) const CALLS: &str = "again and again";
 /// Whose figures are 1.
 pub(super) const NATIVE: &str = "native";
 
-/// Returns a race for the tables of rates, which is called `rates`, and of calls.
-pub(super) fn race<'a>(rates: &str) -> Race<'a> {
-    let rates = Race::new(rates, Unit::MibPerSecond, Some(NATIVE));
-    rates.table(CALLS, Unit::Seconds, Some(NATIVE))
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Kind {
+    /// Reads, calls again and again, changes of the host.
+    Usual,
+    /// The article's table.
+    Iozone,
+    /// Work on trees.
+    Trees,
+}
+
+impl Kind {
+    /// Returns a race for its tables.
+    pub(super) fn race<'a>(self) -> Race<'a> {
+        let rates = match self {
+            Self::Usual => READS,
+            Self::Iozone => iozone::TITLE,
+            Self::Trees => return Race::new(trees::TITLE, Unit::Seconds, Some(NATIVE)),
+        };
+        let rates = Race::new(rates, Unit::MibPerSecond, Some(NATIVE));
+        rates.table(CALLS, Unit::Seconds, Some(NATIVE))
+    }
 }
 
 /// Adds the figures of a contender to these tables.
 pub(super) fn add(figures: impl IntoIterator<Item = Figure>, turn: &mut Turn) {
     for Figure { job, value } in figures {
-        turn.add_to(usize::from(!job.is_rate()), job.title(), Sample::of(value));
+        let table = usize::from(!job.is_rate() && !matches!(job, Job::Tree(_)));
+        turn.add_to(table, job.title(), Sample::of(value));
     }
 }
 
@@ -29,6 +48,7 @@ pub(super) fn slower(report: &Report, job: Job, ours: &str, theirs: &str) -> Opt
     let of = |title: &str, ours, theirs| report.table(title)?.ratio(job.title(), ours, theirs);
     match job {
         Job::Iozone(_) => of(iozone::TITLE, theirs, ours),
+        Job::Tree(_) => of(trees::TITLE, ours, theirs),
         job if job.is_rate() => of(READS, theirs, ours),
         _ => of(CALLS, ours, theirs),
     }

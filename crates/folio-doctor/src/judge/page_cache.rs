@@ -43,7 +43,9 @@ pub(super) fn bypassed(facts: &Facts) -> Check {
         // Without a mapping there are no pages to report.
         Err(_) => reads.is_mappable == Ok(false),
     };
-    if is_asked && (is_empty || resident.is_err()) {
+    // An answer may arrive before the program waits for it.
+    let is_never_elsewhere = facts.file_system().is_some_and(FileSystem::has_own_pages);
+    if is_empty && (is_asked || is_never_elsewhere) || is_asked && resident.is_err() {
         return bypass_fault(facts, reads, is_empty, &format!("{waits}{mapped}"));
     }
     let (says, evidence) = match resident {
@@ -315,6 +317,17 @@ mod tests {
         assert_eq!(super::bypassed(&facts).certainty, Some(Certainty::Likely));
         facts.reads.as_mut().unwrap().again.switches = 0;
         assert_eq!(super::bypassed(&facts).verdict, Verdict::Fine);
+    }
+
+    #[test]
+    fn fast_answers_of_a_share_are_no_pages() {
+        for (fs_type, verdict) in [("9p", Verdict::Fault), ("virtiofs", Verdict::Fine)] {
+            let mut facts = healthy(fs_type);
+            let mut reads = direct_io().reads.unwrap();
+            reads.again.switches = 0;
+            facts.reads = Ok(reads);
+            assert_eq!(super::bypassed(&facts).verdict, verdict, "{fs_type}");
+        }
     }
 
     #[test]

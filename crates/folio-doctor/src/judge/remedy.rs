@@ -23,7 +23,9 @@ pub(super) fn attributes_on(found: &FileSystem) -> Vec<String> {
                     # host changes are then seen within a second",
             nine_p: "cache=loose",
             nfs: "actimeo=3",
-            cifs: "actimeo=1",
+            // A second `actimeo` is ignored: remount gives the kernel the current one first (Linux:
+            // fs/smb/client/fs_context.c, `Opt_actimeo`).
+            cifs: "acregmax=1,acdirmax=1",
             vboxsf: Some("ttl=1000"),
         },
     )
@@ -70,6 +72,15 @@ struct Words {
     vboxsf: Option<&'static str>,
 }
 
+/// The times that `actimeo` of nfs(5) sets; then `noac`, with which they have no effect, and what
+/// that sets.
+const NFS_UNTRUSTED: [&str; 6] = [
+    "acregmin", "acregmax", "acdirmin", "acdirmax", "noac", "sync",
+];
+const NFS_TIMES: usize = 4;
+/// What a 9p mount without a cache sets. Linux: fs/9p/vfs_super.c, `v9fs_fill_super`.
+const NINE_P_UNCACHED: [&str; 2] = ["sync", "dirsync"];
+
 fn served(found: &FileSystem, words: &Words) -> Vec<String> {
     let target = quote(&found.mount_point);
     let (fs_type, subtype) = found
@@ -78,7 +89,14 @@ fn served(found: &FileSystem, words: &Words) -> Vec<String> {
         .unwrap_or((&found.fs_type, ""));
     let again = |options: &str| {
         let name = options.split('=').next().unwrap_or_default();
-        let options = kept(found, &[name], &["rw", "relatime"], options);
+        let replaced: &[&str] = match name {
+            "actimeo" if found.has("noac") => &NFS_UNTRUSTED,
+            "actimeo" => NFS_UNTRUSTED.split_at(NFS_TIMES).0,
+            "cache" => &NINE_P_UNCACHED,
+            _ => &[],
+        };
+        let dropped = [&[name], replaced].concat();
+        let options = kept(found, &dropped, &["rw", "relatime"], options);
         let source = quote(Path::new(&found.source));
         format!("umount {target} && mount -t {fs_type} -o {options} {source} {target}")
     };
@@ -288,8 +306,8 @@ mod tests {
             ("virtiofs", "on the host: folio share -o ttl=1s"),
             ("9p", "here: folio mount vsock:2:5000 /mnt"),
             ("nfs4", "mount -t nfs4 -o actimeo=3 /srv/source /mnt"),
-            ("smb3", "mount -o remount,actimeo=1 /mnt"),
-            ("cifs", "actimeo=1"),
+            ("smb3", "mount -o remount,acregmax=1,acdirmax=1 /mnt"),
+            ("cifs", "acregmax=1"),
             ("vboxsf", "ttl=1000"),
             ("ext4", "findmnt"),
         ] {
@@ -306,11 +324,28 @@ mod tests {
         assert!(shared[2].contains("--listen vsock:5000; here: folio mount vsock:2:5000 /mnt"));
     }
 
+    /// `noac` would win over the time.
+    #[test]
+    fn nfs_is_mounted_without_options_that_ask() {
+        let mut facts = healthy("nfs4");
+        let found = file_system(&mut facts);
+        found.options = ["sync", "acregmin=0", "hard", "noac"]
+            .map(String::from)
+            .into();
+        let command = "umount /mnt && mount -t nfs4 -o hard,actimeo=3 /srv/source /mnt";
+        assert_eq!(attributes(&facts), [command]);
+        file_system(&mut facts).options.pop();
+        assert!(attributes(&facts)[0].contains("-o sync,hard,actimeo=3 "));
+    }
+
     #[test]
     fn stale_and_missing_options_are_said() {
-        let loose = &page_cache(&healthy("9p"))[1];
+        let mut shared = healthy("9p");
+        file_system(&mut shared).options =
+            ["sync", "dirsync", "trans=virtio"].map(String::from).into();
+        let loose = &page_cache(&shared)[1];
         assert!(
-            loose.contains("cache=loose") && loose.contains("never seen"),
+            loose.contains("-o trans=virtio,cache=loose ") && loose.contains("never seen"),
             "{loose}"
         );
         // The kernel's vboxsf fails with options that it does not know.

@@ -166,6 +166,13 @@ impl FileSystem {
         ];
         SERVED.contains(&kind)
     }
+
+    /// Whether a file's contents in memory can only be pages of that file: a share, but not of
+    /// FUSE, whose reads may be passed through or map the server's memory.
+    pub(crate) fn has_own_pages(&self) -> bool {
+        let is_fuse = self.fs_type.starts_with("fuse") || self.fs_type == "virtiofs";
+        self.is_served() && !is_fuse
+    }
 }
 
 /// Returns the layers below `path`: from its file system down, or of a block device from the

@@ -14,17 +14,17 @@ const LINK_EVERY: usize = 97;
 
 /// The tree, and what it holds.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(crate) struct SampleTree {
     folder: PathBuf,
-    pub(super) files: usize,
-    pub(super) folders: usize,
-    pub(super) links: usize,
-    pub(super) bytes: u64,
+    pub(crate) files: usize,
+    pub(crate) folders: usize,
+    pub(crate) links: usize,
+    pub(crate) bytes: u64,
 }
 
-impl Source {
+impl SampleTree {
     /// Makes a tree with about `entries` entries in `folder`, and its archive.
-    pub(super) fn new(folder: &Path, entries: usize) -> Outcome<Self> {
+    pub(crate) fn new(folder: &Path, entries: usize) -> Outcome<Self> {
         let mut source = Self {
             folder: folder.to_owned(),
             files: 0,
@@ -61,7 +61,7 @@ impl Source {
     }
 
     /// Returns the number of files, folders and links.
-    pub(super) fn entries(&self) -> usize {
+    pub(crate) fn entries(&self) -> usize {
         self.files + self.folders + self.links
     }
 
@@ -70,7 +70,7 @@ impl Source {
     }
 
     /// Returns the archive, made at the first call.
-    pub(super) fn archive(&self) -> Outcome<PathBuf> {
+    pub(crate) fn archive(&self) -> Outcome<PathBuf> {
         let archive = self.folder.join("tree.tar");
         if !archive.exists() {
             let mut tar = tool("tar")?;
@@ -85,7 +85,7 @@ impl Source {
     }
 
     /// Returns the repository, made at the first call.
-    pub(super) fn repository(&self) -> Outcome<PathBuf> {
+    pub(crate) fn repository(&self) -> Outcome<PathBuf> {
         let tree = self.tree();
         if !tree.join(".git").exists() {
             self.archive()?;
@@ -98,7 +98,7 @@ impl Source {
 }
 
 /// Runs git in `folder` without the user's configuration.
-pub(super) fn git(folder: &Path, words: &[&str]) -> Outcome<String> {
+pub(crate) fn git(folder: &Path, words: &[&str]) -> Outcome<String> {
     let settings = [
         "safe.directory=*",
         "user.name=bench",
