@@ -3,6 +3,8 @@
 
 mod boot;
 mod cli;
+#[path = "support/guest_watcher.rs"]
+mod guest_watcher;
 mod kernel;
 mod nbd;
 #[path = "support/probe.rs"]

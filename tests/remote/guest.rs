@@ -3,11 +3,13 @@
 //! The test machine has no /dev/vhost-vsock, so the guest uses `vsock_loopback`: the same sockets
 //! over another transport.
 
+use crate::guest_watcher::{GuestWatcher, RunningGuest, stripped, task, with_test_program};
 use crate::remote::{ImageFolder, RunningCommand, ShareServer};
 use crate::support::guest::{Guest, HOST_ADDRESS, START_NETWORK};
 use crate::support::tools::{command, succeed};
+use crate::support::watched_tree::{WatchedTree, seeds_and_count};
 use crate::support::{report_skip, requires, two_sides};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 /// Creates a guest with the `folio` command; an error says why there is none.
@@ -98,6 +100,45 @@ fn nat_recipe_runs_in_a_guest() {
     let new = std::fs::read_to_string(folder.path().join("new")).unwrap();
     assert_eq!(new, "of the guest\n");
     shared.stop();
+}
+
+/// Watchers of a guest over TCP and of the host's own folder get the same events of random changes.
+#[test]
+fn random_changes_are_same_events_over_tcp() {
+    requires!(root, tool("mke2fs"));
+    let (seeds, count) = seeds_and_count();
+    for seed in seeds {
+        let (parent, files) = (TempDir::new().unwrap(), ImageFolder::new());
+        let key = files.key("key", "a key of more than sixteen bytes");
+        let folder = parent.path().join("shared");
+        std::fs::create_dir(&folder).unwrap();
+        let shared = ShareServer::new(&folder, "tcp:0", &["--key-file", &key]);
+        let port = shared.address.rsplit(':').next().unwrap();
+        let script = format!(
+            "{START_NETWORK}
+            folio mount --background -o events=on --key-file /key tcp:{HOST_ADDRESS}:{port} /mnt \\
+                || fail mount
+            {}{UNMOUNT}",
+            task("watch", "/mnt")
+        );
+        let guest = || {
+            let folio = Path::new(env!("CARGO_BIN_EXE_folio"));
+            let guest = Guest::new()?.size(1024, 1).network()?;
+            let guest = guest.program(&stripped(folio, parent.path()))?;
+            let guest = guest.file("/key", 0o600, &std::fs::read(&key).unwrap());
+            with_test_program(guest, parent.path())
+        };
+        let guest = match guest() {
+            Ok(guest) => RunningGuest::start(guest, &script),
+            Err(reason) => return report_skip(&reason),
+        };
+        let watcher = GuestWatcher::new(guest, &folder);
+        let mount = PathBuf::from("/mnt");
+        let mut tree = WatchedTree::with_watcher((), folder, mount, seed, watcher);
+        tree.compare_random_changes(count);
+        tree.on_mount.guest.finish();
+        shared.stop();
+    }
 }
 
 /// Server and client in one guest.

@@ -20,7 +20,7 @@ const LOST: Duration = Duration::from_secs(120);
 
 /// The events of changes. Opens, reads and closes after reads are not sent from the host. The host
 /// sends `IN_DELETE_SELF` only once the server has closed the directory, too.
-fn watched() -> WatchFlags {
+pub fn watched() -> WatchFlags {
     WatchFlags::MODIFY
         | WatchFlags::ATTRIB
         | WatchFlags::CLOSE_WRITE
@@ -37,11 +37,24 @@ pub struct SeenEvent {
     pub directory: usize,
     pub name: String,
     pub events: ReadFlags,
-    cookie: u32,
+    pub cookie: u32,
 }
 
 /// One name in one directory.
 pub type EventKey = (usize, String);
+
+/// A watcher of the directories of a mount, on this machine or in a guest.
+pub trait MountWatcher {
+    /// Watches a directory, which has a number.
+    fn add(&mut self, directory: usize, path: &Path);
+
+    /// Reads events until one has this name.
+    #[track_caller]
+    fn read_until(&mut self, name: &str, what: &str);
+
+    /// Returns the events so far, after the last change.
+    fn all_seen(&mut self) -> &[SeenEvent];
+}
 
 /// An inotify instance with watches of directories.
 pub struct Watcher {
@@ -105,43 +118,66 @@ impl Watcher {
 
     /// Returns the events of each name, equal ones in succession as one.
     pub fn by_name(&self) -> BTreeMap<EventKey, Vec<ReadFlags>> {
-        let mut names = BTreeMap::<_, Vec<_>>::new();
-        for event in &self.seen {
-            let events = names
-                .entry((event.directory, event.name.clone()))
-                .or_default();
-            if events.last() != Some(&event.events) {
-                events.push(event.events);
-            }
-        }
-        names
+        by_name(&self.seen)
     }
 
     /// Returns the moves, each with both names.
     pub fn moves(&self) -> Vec<(EventKey, EventKey)> {
-        let mut from = HashMap::new();
-        let mut moves = Vec::new();
-        for event in &self.seen {
-            let key = (event.directory, event.name.clone());
-            if event.events.contains(ReadFlags::MOVED_FROM) {
-                from.insert(event.cookie, key);
-            } else if event.events.contains(ReadFlags::MOVED_TO) {
-                let from = from.remove(&event.cookie);
-                moves.push((from.unwrap_or_default(), key));
-            }
-        }
-        moves
+        moves(&self.seen)
     }
 }
 
+impl MountWatcher for Watcher {
+    fn add(&mut self, directory: usize, path: &Path) {
+        Self::add(self, directory, path);
+    }
+
+    #[track_caller]
+    fn read_until(&mut self, name: &str, what: &str) {
+        Self::read_until(self, name, what);
+    }
+
+    fn all_seen(&mut self) -> &[SeenEvent] {
+        &self.seen
+    }
+}
+
+fn by_name(seen: &[SeenEvent]) -> BTreeMap<EventKey, Vec<ReadFlags>> {
+    let mut names = BTreeMap::<_, Vec<_>>::new();
+    for event in seen {
+        let events = names
+            .entry((event.directory, event.name.clone()))
+            .or_default();
+        if events.last() != Some(&event.events) {
+            events.push(event.events);
+        }
+    }
+    names
+}
+
+fn moves(seen: &[SeenEvent]) -> Vec<(EventKey, EventKey)> {
+    let mut from = HashMap::new();
+    let mut moves = Vec::new();
+    for event in seen {
+        let key = (event.directory, event.name.clone());
+        if event.events.contains(ReadFlags::MOVED_FROM) {
+            from.insert(event.cookie, key);
+        } else if event.events.contains(ReadFlags::MOVED_TO) {
+            let from = from.remove(&event.cookie);
+            moves.push((from.unwrap_or_default(), key));
+        }
+    }
+    moves
+}
+
 /// A folder of the host and its mount, both watched, and random changes of the folder. `M` keeps
-/// the mount.
-pub struct WatchedTree<M> {
+/// the mount, and `W` watches it.
+pub struct WatchedTree<M, W = Watcher> {
     pub fixture: M,
     behind: PathBuf,
     mount: PathBuf,
     pub on_host: Watcher,
-    pub on_mount: Watcher,
+    pub on_mount: W,
     random: Random,
     /// Directories: number and path. The first is the root.
     directories: Vec<(usize, PathBuf)>,
@@ -154,12 +190,25 @@ pub struct WatchedTree<M> {
 impl<M> WatchedTree<M> {
     /// Watches the folder `behind` and its mount.
     pub fn new(fixture: M, behind: PathBuf, mount: PathBuf, seed: u64) -> Self {
+        Self::with_watcher(fixture, behind, mount, seed, Watcher::new())
+    }
+}
+
+impl<M, W: MountWatcher> WatchedTree<M, W> {
+    /// Watches the folder `behind`, and its mount by `on_mount`.
+    pub fn with_watcher(
+        fixture: M,
+        behind: PathBuf,
+        mount: PathBuf,
+        seed: u64,
+        on_mount: W,
+    ) -> Self {
         let mut this = Self {
             fixture,
             behind,
             mount,
             on_host: Watcher::new(),
-            on_mount: Watcher::new(),
+            on_mount,
             random: Random::new(seed),
             directories: Vec::new(),
             files: Vec::new(),
@@ -316,7 +365,9 @@ impl<M> WatchedTree<M> {
         // The removal of the last marker.
         self.settle();
         let mut differences = Vec::new();
-        let (host, mount) = (self.on_host.by_name(), self.on_mount.by_name());
+        let seen = self.on_mount.all_seen();
+        let (host, mount) = (self.on_host.by_name(), by_name(seen));
+        let moved = moves(seen);
         for key in host.keys().chain(mount.keys()) {
             let (expected, seen) = (host.get(key), mount.get(key));
             if expected != seen && !key.1.starts_with("marker") {
@@ -331,7 +382,7 @@ impl<M> WatchedTree<M> {
             "{count} names differ:\n{}",
             differences.join("\n")
         );
-        assert_eq!(self.on_mount.moves(), self.on_host.moves(), "moves");
+        assert_eq!(moved, self.on_host.moves(), "moves");
     }
 
     /// Makes `count` random changes, and compares the events of both sides.
@@ -343,7 +394,7 @@ impl<M> WatchedTree<M> {
         println!(
             "{count} changes, {} events on the host, {} in the mount, {:.1} s",
             self.on_host.seen.len(),
-            self.on_mount.seen.len(),
+            self.on_mount.all_seen().len(),
             start.elapsed().as_secs_f64()
         );
     }

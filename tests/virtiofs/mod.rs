@@ -5,10 +5,12 @@
 //!   script in the guest --> its kernel --> QEMU --> folio share --> image --> e2fsck, debugfs
 //!     image.rs      an ext4 image: every operation, both directions, guests in sequence
 //!     directory.rs  a directory, changed by host and guest
+//!     events.rs     changes of the host are events in the guest
 //!     socket.rs     no guest: the socket, signals, and invalid monitors
 //! ```
 
 mod directory;
+mod events;
 mod image;
 use crate::probe;
 mod socket;

@@ -1,7 +1,7 @@
 //! Parts of commands that serve until a signal: stopping, unmounting, and the switch to the
 //! background.
 
-use crate::exit::{Outcome, explain};
+use crate::exit::{Exit, Failure, Outcome, explain};
 use crate::mount_record::MountRecord;
 use crate::ready;
 use crate::session::Session;
@@ -9,12 +9,17 @@ use folio::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 
-/// The line that a mount in the background prints for its starter once it is ready.
-pub(crate) const READY: &str = "ready";
+/// The line that a command in the background prints for its starter once it is ready.
+const READY: &str = "ready";
+/// Set in the environment of the process that serves in the background. It reports its readiness to
+/// its starter on standard output.
+const BACKGROUND: &str = "FOLIO_SERVES_IN_BACKGROUND";
 
-/// How a mount reports that it is ready.
+/// How a command reports that it is ready.
 #[derive(Clone, Copy)]
 pub(crate) struct Readiness<'a> {
     /// `--ready-fd`.
@@ -23,7 +28,7 @@ pub(crate) struct Readiness<'a> {
     pub(crate) background: Option<Background<'a>>,
 }
 
-/// Where a mount in the background prints its messages.
+/// Where a command in the background prints its messages.
 #[derive(Clone, Copy)]
 pub(crate) struct Background<'a> {
     /// None where there is no place for it.
@@ -163,4 +168,40 @@ pub(crate) fn report_ready(
     }
     session.log_to_system();
     Ok(())
+}
+
+/// Returns whether this process was started to serve in the background.
+pub(crate) fn is_background() -> bool {
+    std::env::var_os(BACKGROUND).is_some()
+}
+
+/// Starts this command again as a separate process. Waits until it is ready, or has failed and
+/// printed the reason.
+pub(crate) fn start_in_background() -> Outcome {
+    let program = std::env::current_exe()?;
+    let mut words = std::env::args_os();
+    let mut command = Command::new(program);
+    // The name says how the words are read.
+    command
+        .arg0(words.next().unwrap_or_default())
+        .args(words)
+        .env(BACKGROUND, "1")
+        .process_group(0);
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut line = String::new();
+    if let Some(out) = child.stdout.take() {
+        BufReader::new(out).read_line(&mut line)?;
+    }
+    if line.trim() == READY {
+        return Ok(());
+    }
+    let exit = match child.wait()?.code() {
+        Some(2) => Exit::Usage,
+        Some(3) => Exit::Image,
+        _ => Exit::Failed,
+    };
+    Err(Failure::exiting(exit, ""))
 }

@@ -45,7 +45,7 @@ pub use events::{EventCall, EventCallError, EventCaller};
 pub use local::Passthrough;
 pub use mount::{
     AllowedUsers, DetachedMount, DeviceSession, Events, MountAttributes, MountCaller, Mountpoint,
-    Session, SessionOptions, Unmounter, Uring, remount,
+    Notifier, NotifierEnd, Session, SessionOptions, Unmounter, Uring, remount,
 };
 pub use nodes::ROOT;
 pub use server::{CallObserver, ObservedCall, ObservedKind, Outcome, RequestCounts, Server, Wait};

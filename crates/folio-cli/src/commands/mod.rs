@@ -38,6 +38,7 @@ mod mkfs;
 mod mknod;
 mod mount;
 mod mv;
+mod notify;
 mod powercut;
 #[cfg(feature = "object-store")]
 mod push;
@@ -112,6 +113,7 @@ pub(crate) enum Command {
     Disk(disk::Disk),
     Serve(serve::Serve),
     Share(share::Share),
+    Notify(notify::Notify),
     #[cfg(feature = "object-store")]
     Volume(volume::Volume),
     #[cfg(feature = "object-store")]
@@ -188,6 +190,7 @@ fn dispatch(command: &Command, global: &GlobalOptions, tree: fn() -> clap::Comma
         Command::Debug(debug) => done("debug", &|session| debug::run(debug, session)),
         Command::Serve(args) => serve(serve::name(args), &|session| serve::run(args, session)),
         Command::Share(share) => serve("share", &|session| share::run(share, session)),
+        Command::Notify(notify) => serve("notify", &|session| notify::run(notify, session)),
         Command::Doctor(doctor) => done("doctor", &|session| doctor::run(doctor, session)),
         Command::Powercut(cut) => done("powercut", &|session| powercut::run(cut, session)),
         Command::Bench(bench) => done("bench", &|session| bench::run(bench, session)),

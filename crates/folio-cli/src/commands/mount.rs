@@ -2,7 +2,7 @@
 
 use crate::arguments::force_share::ForceShare;
 use crate::control::{ControlServer, MountedDisk, obey_while};
-use crate::exit::{Exit, Failure, Outcome, explain};
+use crate::exit::{Failure, Outcome, explain};
 use crate::mount_record::{self, MountRecord};
 use crate::output::{human, io_reason};
 use crate::ready;
@@ -19,10 +19,7 @@ use folio_fuse::{AllowedUsers, SessionOptions, Uring};
 use folio_remote::Address;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -134,10 +131,6 @@ impl Mount {
     }
 }
 
-/// Set in the environment of the process that serves in the background. It reports its readiness to
-/// its starter on standard output.
-const BACKGROUND: &str = "FOLIO_MOUNT_SERVES";
-
 /// What is mounted.
 enum Work {
     Remote(Address),
@@ -174,9 +167,9 @@ pub(crate) fn run(mount: &Mount, session: &Session) -> Outcome {
         return Err(Failure::usage(text));
     }
     let log = mount.log.as_ref().map(open_log).transpose()?;
-    let is_background = std::env::var_os(BACKGROUND).is_some();
+    let is_background = serving::is_background();
     if mount.background && !is_background {
-        return start_in_background();
+        return serving::start_in_background();
     }
     let _ = mount_record::report_ended([&mount.source, mount.target().as_os_str()], session);
     // Before the mount, while the target is the host's directory.
@@ -366,35 +359,4 @@ fn unmount_process_of(
         return Ok(None);
     }
     Ok(Some(UnmountProcess::start(mounted.unmounter().target())?))
-}
-
-/// Starts this command again as a separate process. Waits until it is ready, or has failed and
-/// printed the reason.
-fn start_in_background() -> Outcome {
-    let program = std::env::current_exe()?;
-    let mut words = std::env::args_os();
-    let mut command = Command::new(program);
-    // The name says how the words are read.
-    command
-        .arg0(words.next().unwrap_or_default())
-        .args(words)
-        .env(BACKGROUND, "1")
-        .process_group(0);
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let mut line = String::new();
-    if let Some(out) = child.stdout.take() {
-        BufReader::new(out).read_line(&mut line)?;
-    }
-    if line.trim() == serving::READY {
-        return Ok(());
-    }
-    let exit = match child.wait()?.code() {
-        Some(2) => Exit::Usage,
-        Some(3) => Exit::Image,
-        _ => Exit::Failed,
-    };
-    Err(Failure::exiting(exit, ""))
 }

@@ -96,6 +96,11 @@ impl EventInbox {
         self.state.lock().items.pop_front()
     }
 
+    /// Drops all items: no client has seen the state before them.
+    pub(crate) fn clear(&self) {
+        self.state.lock().items.clear();
+    }
+
     /// Returns whether no item waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.state.lock().items.is_empty()

@@ -12,6 +12,9 @@ const PLACEHOLDER: u64 = 0xffff << 48;
 /// The place of the type in the id of a placeholder.
 const TYPE_SHIFT: u32 = 40;
 
+/// The highest 2^28 group ids that are positive, which no machine gives to a user or a container.
+const GROUPS: u32 = 0x7000_0000;
+
 /// What a name refers to, as the kernel is to see it during a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RaisedTarget {
@@ -47,9 +50,20 @@ enum ThreadId {
     Ended,
 }
 
+/// The field of requests by which the thread is recognized.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ThreadField {
+    /// The thread is one of this process, and lives as long as the mount.
+    Pid,
+    /// The thread is another machine's, which may be stopped in the middle of a call, or be killed
+    /// and have its `pid` used again.
+    Group,
+}
+
 /// State that the thread and the server share.
 pub(crate) struct EventCalls {
     pub(crate) places: DirectoryPlaces,
+    field: ThreadField,
     thread: Mutex<ThreadId>,
     /// The id of the thread, as its requests have it; 0 while it is unknown.
     known_thread: AtomicU32,
@@ -62,15 +76,24 @@ pub(crate) struct EventCalls {
 }
 
 impl EventCalls {
+    /// For a thread of this process.
     pub(crate) fn new() -> Self {
-        let mut bytes = [0; 8];
-        // Without randomness the name may exist in the directory, whose own is then not seen.
-        let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+        Self::by(ThreadField::Pid, ThreadId::Unknown, 0)
+    }
+
+    /// For a notifier, whose requests have a group id of their own ([`EventCalls::group`]).
+    pub(crate) fn of_notifier() -> Self {
+        let group = GROUPS | random() as u32 >> 4;
+        Self::by(ThreadField::Group, ThreadId::Known, group)
+    }
+
+    fn by(field: ThreadField, thread: ThreadId, known: u32) -> Self {
         Self {
             places: DirectoryPlaces::default(),
-            thread: Mutex::new(ThreadId::Unknown),
-            known_thread: AtomicU32::new(0),
-            outside_name: outside_name(u64::from_le_bytes(bytes)),
+            field,
+            thread: Mutex::new(thread),
+            known_thread: AtomicU32::new(known),
+            outside_name: outside_name(random()),
             has_call: AtomicBool::new(false),
             call: Mutex::default(),
             next_placeholder: AtomicU64::new(1),
@@ -96,15 +119,26 @@ impl EventCalls {
         *self.thread.lock() == ThreadId::Missing
     }
 
-    /// Notes that the thread has ended.
+    /// Notes that the thread has ended. A notifier may still make its last call.
     pub(crate) fn end_thread(&self) {
-        *self.thread.lock() = ThreadId::Ended;
-        self.known_thread.store(0, Ordering::Release);
+        if self.field == ThreadField::Pid {
+            *self.thread.lock() = ThreadId::Ended;
+            self.known_thread.store(0, Ordering::Release);
+        }
     }
 
-    /// Returns whether a request with this `pid` is the thread's.
-    pub(crate) fn is_thread(&self, pid: u32) -> bool {
-        pid != 0 && self.known_thread.load(Ordering::Acquire) == pid
+    /// Returns whether a request with these ids is the thread's.
+    pub(crate) fn is_thread(&self, pid: u32, gid: u32) -> bool {
+        let id = match self.field {
+            ThreadField::Pid => pid,
+            ThreadField::Group => gid,
+        };
+        id != 0 && self.known_thread.load(Ordering::Acquire) == id
+    }
+
+    /// Returns the group id of a notifier's requests, which no other program has.
+    pub(crate) fn group(&self) -> u32 {
+        self.known_thread.load(Ordering::Acquire)
     }
 
     pub(crate) fn outside_name(&self) -> &[u8] {
@@ -150,6 +184,13 @@ impl EventCalls {
     }
 }
 
+/// Without randomness a secret may be known: a name in the directory is then not seen.
+fn random() -> u64 {
+    let mut bytes = [0; 8];
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    u64::from_le_bytes(bytes)
+}
+
 /// Returns the type of a placeholder; `None` for another node.
 pub(crate) fn placeholder_type(node: u64) -> Option<FileType> {
     let kind = (node & !PLACEHOLDER) >> TYPE_SHIFT;
@@ -166,19 +207,29 @@ mod tests {
     #[test]
     fn first_lookup_of_the_secret_name_recognizes() {
         let calls = EventCalls::new();
-        assert!(!calls.is_thread(0) && !calls.is_thread(7));
+        assert!(!calls.is_thread(0, 0) && !calls.is_thread(7, 7));
         calls.recognize(7);
         calls.recognize(8);
-        assert!(calls.is_thread(7) && !calls.is_thread(8) && !calls.is_unrecognizable());
+        assert!(calls.is_thread(7, 0) && !calls.is_thread(8, 0) && !calls.is_unrecognizable());
         calls.end_thread();
         calls.recognize(7);
-        assert!(!calls.is_thread(7) && !calls.is_unrecognizable());
+        assert!(!calls.is_thread(7, 0) && !calls.is_unrecognizable());
+    }
+
+    #[test]
+    fn notifier_is_recognized_by_its_group() {
+        let calls = EventCalls::of_notifier();
+        let group = calls.group();
+        assert!((0x7000_0000..0x8000_0000).contains(&group));
+        // A lookup of the secret name by another thread changes nothing.
+        calls.recognize(7);
+        assert!(calls.is_thread(9, group) && !calls.is_thread(group, 0) && !calls.is_thread(7, 0));
     }
 
     #[test]
     fn requests_without_an_id_are_noticed() {
         let calls = EventCalls::new();
         calls.recognize(0);
-        assert!(calls.is_unrecognizable() && !calls.is_thread(0));
+        assert!(calls.is_unrecognizable() && !calls.is_thread(0, 0));
     }
 }

@@ -59,6 +59,11 @@ impl DirectoryPlaces {
         }
     }
 
+    /// Forgets all places.
+    pub(crate) fn clear(&self) {
+        *self.0.lock() = Places::default();
+    }
+
     /// Returns whether the client has a directory in a place.
     pub(crate) fn contains(&self, node: u64) -> bool {
         self.0.lock().of.contains_key(&node)

@@ -2,10 +2,10 @@
 //! `FUSE_DEV_IOC_*`; linux/loop.h.
 #![allow(unsafe_code)]
 
-use crate::wire::abi::{REMOUNT, REMOUNT_LEN};
+use crate::wire::abi::{NOTIFY, NOTIFY_LEN, REMOUNT, REMOUNT_LEN};
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Result;
-use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
+use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Updater, ioctl, opcode};
 use std::ffi::c_void;
 
 /// The type in the request numbers (`FUSE_DEV_IOC_MAGIC`).
@@ -97,6 +97,17 @@ pub(crate) fn remount(file: BorrowedFd<'_>, word: [u8; REMOUNT_LEN]) -> Result<(
     const CODE: Opcode = REMOUNT as Opcode;
     // SAFETY: the argument is the word that the call reads (`fuse_do_ioctl`).
     unsafe { ioctl(file, DeviceIoctl::<CODE, [u8; REMOUNT_LEN]>(word)) }.map(drop)
+}
+
+/// Asks the server of the mount that holds `file` for a call of a notifier; `argument` is that of
+/// [`NOTIFY`], and its reply.
+pub(crate) fn notify(file: BorrowedFd<'_>, argument: &mut [u8; NOTIFY_LEN]) -> Result<()> {
+    const CODE: Opcode = NOTIFY as Opcode;
+    // SAFETY: the call reads and writes an array of this length, which its number states
+    // (`fuse_do_ioctl`).
+    let updater = unsafe { Updater::<CODE, _>::new(argument) };
+    // SAFETY: as above.
+    unsafe { ioctl(file, updater) }
 }
 
 /// Returns the number of a loop device that is free now. `control` is /dev/loop-control.

@@ -7,7 +7,7 @@
 //!      |  uring/          the same over io_uring, on the CPU of the requesting program
 //!      |  invalidator.rs  one thread: writes notices
 //!      |  event_thread.rs  one thread: makes the calls of events, by mount_caller.rs
-//!      |                   (descriptor_table.rs)
+//!      |                   (descriptor_table.rs); notifier.rs makes those of a guest
 //!      |  mountpoint.rs   mount(2), fusermount3, umount(2)
 //!      |  detached.rs     the same without a place in the tree
 //!      |  sync_device.rs  the block device for which the kernel sends sync(2)
@@ -24,6 +24,7 @@ mod event_thread;
 mod invalidator;
 mod mount_caller;
 mod mountpoint;
+mod notifier;
 mod options;
 mod session;
 mod sync_device;
@@ -34,5 +35,6 @@ mod writeback;
 pub use detached::DetachedMount;
 pub use mount_caller::MountCaller;
 pub use mountpoint::{Mountpoint, Unmounter, remount};
+pub use notifier::{Notifier, NotifierEnd};
 pub use options::{AllowedUsers, Events, MountAttributes, SessionOptions, Uring};
 pub use session::{DeviceSession, Session};

@@ -25,7 +25,7 @@ const DIRECTORY: OFlags = OFlags::PATH
 const FILE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Major and minor number.
-type Device = [u32; 2];
+pub(super) type Device = [u32; 2];
 
 /// A thread's view of the mount that its process serves. Only for the thread that has made it.
 pub struct MountCaller {
@@ -77,20 +77,26 @@ impl MountCaller {
         self.root = None;
     }
 
-    /// Opens the mount. The name that exists for this thread alone proves that the server of the
-    /// mount recognizes the thread (E1).
+    /// Opens the mount, whose server must recognize the thread.
     fn open(&self, call: &EventCall) -> Result<OwnedFd> {
         let root = rustix::fs::open(&self.target, DIRECTORY, Mode::empty())?;
         // Another mount may hide it.
         if self.device.is_some() && self.device != Some(device_of(&root)?) {
             return Err(Errno::STALE);
         }
-        rustix::fs::openat(&root, &*call.outside_name, DIRECTORY, Mode::empty())?;
+        prove_recognition(&root, call)?;
         Ok(root)
     }
 }
 
-fn make(root: &OwnedFd, call: &EventCall) -> Result<()> {
+/// Opens the name that exists for the calling thread alone, which proves that the server of the
+/// mount recognizes the thread (E1).
+pub(super) fn prove_recognition(root: &OwnedFd, call: &EventCall) -> Result<()> {
+    rustix::fs::openat(root, &*call.outside_name, DIRECTORY, Mode::empty()).map(drop)
+}
+
+/// Makes a call on the mount with this root.
+pub(super) fn make(root: &OwnedFd, call: &EventCall) -> Result<()> {
     let mut found = Vec::with_capacity(call.names.len());
     for name in &call.names {
         found.push((directory(root, name)?, &*name.name));
@@ -185,7 +191,7 @@ fn number_of(file: &OwnedFd) -> Result<u64> {
 }
 
 /// Returns the device number, without a request.
-fn device_of(file: &OwnedFd) -> Result<Device> {
+pub(super) fn device_of(file: &OwnedFd) -> Result<Device> {
     status_of(file).map(|status| [status.stx_dev_major, status.stx_dev_minor])
 }
 

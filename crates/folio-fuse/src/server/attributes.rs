@@ -5,8 +5,8 @@ use super::call::Call;
 use crate::client_options::PermissionChecks;
 use crate::wire::abi::{
     AttrOut, FITRIM, FSGETXATTR, FlagsArgument, FsXattr, GETFLAGS, GetxattrIn, GetxattrOut,
-    IoctlIn, IoctlOut, REMOUNT, SETFLAGS, SETXATTR_ACL_KILL_SGID, SetattrIn, SetxattrExtension,
-    SetxattrIn, StatfsOut, StatxOut, TrimRange, XFLAGS, init, set,
+    IoctlIn, IoctlOut, NOTIFY, REMOUNT, SETFLAGS, SETXATTR_ACL_KILL_SGID, SetattrIn,
+    SetxattrExtension, SetxattrIn, StatfsOut, StatxOut, TrimRange, XFLAGS, init, set,
 };
 use crate::wire::encode::{permission_bits, statx};
 use folio::syscall::{Caller, Handle};
@@ -106,7 +106,8 @@ impl Server {
         clear_set_id_always(caller, handle, call.header.gid)
     }
 
-    /// `FUSE_IOCTL`: flags of lsattr(1) and chattr(1), FITRIM; ENOTTY for other requests.
+    /// `FUSE_IOCTL`: flags of lsattr(1) and chattr(1), FITRIM, and two of Folio's own; ENOTTY for
+    /// other requests.
     pub(super) fn ioctl(&self, call: &mut Call<'_>) -> Result<()> {
         let args: IoctlIn = call.arguments.take()?;
         match args.command {
@@ -115,6 +116,7 @@ impl Server {
             FSGETXATTR => self.get_fs_xattr(call),
             FITRIM => self.trim(call),
             REMOUNT => self.remount(call),
+            NOTIFY => self.notify(call),
             _ => Err(Errno::NOTTY.into()),
         }
     }

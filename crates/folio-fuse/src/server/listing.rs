@@ -81,7 +81,7 @@ impl Server {
                     // Unlinked meanwhile.
                     Ok(None) => return Ok(ControlFlow::Continue(())),
                     Ok(Some(handle)) => {
-                        let ttl = caller.name_ttl(&directory, &entry.name);
+                        let ttl = self.name_ttl(&caller, &directory, &entry.name);
                         let found = self.entry(handle, ttl);
                         found.map(|found| {
                             self.note_place(directory_node, &entry.name, &found);

@@ -12,6 +12,7 @@
 //!      |  described.rs    changes as system calls, for an observer (observer.rs)
 //!      |  raised.rs     answers to the thread that raises events (events/)
 //!      |  event_sender.rs   its calls       caused_events.rs  events for other clients
+//!      |  notifier.rs   its requests for calls, where it is a program in a guest
 //!      v
 //!   nodes/  the node's handle --> Caller  the system call          changes/  invalidations
 //! ```
@@ -39,6 +40,7 @@ mod entry;
 mod event_sender;
 mod listing;
 mod names;
+mod notifier;
 mod observer;
 mod raised;
 mod request_counts;
@@ -49,7 +51,7 @@ mod tests;
 use crate::changes::EventInbox;
 use crate::changes::{self, ChangeQueue, Invalidator, ReplyGuard, StaleItem};
 use crate::client_options::{ClientOptions, PermissionChecks};
-use crate::events::EventCalls;
+use crate::events::{EventCalls, NotifierService};
 use crate::local::LocalClient;
 use crate::nodes::{ContentVersion, NodeTable, ROOT};
 use crate::wire::abi::{InHeader, LseekIn, init};
@@ -114,7 +116,9 @@ pub struct Server {
     counts: Arc<RequestCounts>,
     observer: OnceLock<Arc<dyn CallObserver>>,
     /// If events of external changes are raised for the watchers of the mount.
-    event_calls: Option<EventCalls>,
+    event_calls: OnceLock<EventCalls>,
+    /// If a program in the client's machine may raise them.
+    notifier: OnceLock<NotifierService<Self>>,
     // Last, so that handles are dropped before the kernel may unmount.
     kernel: Arc<Kernel>,
 }
@@ -132,7 +136,8 @@ impl Server {
             capabilities: AtomicU64::new(0),
             counts: Arc::default(),
             observer: OnceLock::new(),
-            event_calls: None,
+            event_calls: OnceLock::new(),
+            notifier: OnceLock::new(),
             kernel,
         }
     }
@@ -150,12 +155,12 @@ impl Server {
     /// [`Server::send_events`] raises them.
     pub fn raise_events(&mut self) {
         self.changes.ask_for_events();
-        self.event_calls = Some(EventCalls::new());
+        let _ = self.event_calls.set(EventCalls::new());
     }
 
     /// Returns the state of raised events, if events are raised.
     pub(crate) fn event_calls(&self) -> Option<&EventCalls> {
-        self.event_calls.as_ref()
+        self.event_calls.get()
     }
 
     /// Returns the events to raise, if there are any.
@@ -221,6 +226,7 @@ impl Server {
     /// Releases all nodes and files, as after an unmount: for a transport that has lost its client.
     pub fn end(&self) {
         self.nodes.clear();
+        self.detach_notifier();
     }
 
     /// Subscribes to changes by external writers; returns false if the file system cannot report

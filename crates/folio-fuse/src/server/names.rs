@@ -29,17 +29,22 @@ impl Server {
         }
         let parent = self.nodes.handle(call.node())?;
         let found = caller.lookup(&parent, name)?;
-        let ttl = if self.is_raised(call.node(), name) {
-            Duration::ZERO
-        } else {
-            caller.name_ttl(&parent, name)
-        };
+        let ttl = self.name_ttl(&caller, &parent, name);
         let entry = match found {
             Some(handle) => self.entry(handle, ttl)?,
             None => self.negative_entry(ttl).ok_or(Errno::NOENT)?,
         };
         self.note_place(call.node(), name, &entry);
         call.send(&entry)
+    }
+
+    /// Returns the validity of a name: none during a call that concerns it.
+    pub(super) fn name_ttl(&self, caller: &Caller<'_>, parent: &Handle, name: &[u8]) -> Duration {
+        if self.is_raised(self.nodes.id(parent), name) {
+            Duration::ZERO
+        } else {
+            caller.name_ttl(parent, name)
+        }
     }
 
     /// Returns the handle of a node that the client may have forgotten since, which names it by a

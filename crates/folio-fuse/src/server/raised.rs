@@ -5,7 +5,7 @@ use super::{Done, Server};
 use crate::events::{EventCalls, Place, RaisedTarget, placeholder_type};
 use crate::nodes::ROOT;
 use crate::wire::abi::{
-    AttrOut, EntryOut, InHeader, MkdirIn, MknodIn, OpenOut, StatxOut, init, open,
+    AttrOut, EntryOut, InHeader, IoctlIn, MkdirIn, MknodIn, NOTIFY, OpenOut, StatxOut, init, open,
 };
 use crate::wire::encode::{mknod_type, statx};
 use crate::wire::op;
@@ -30,7 +30,7 @@ impl Server {
         {
             calls.recognize(header.pid);
         }
-        calls.is_thread(header.pid).then_some(calls)
+        calls.is_thread(header.pid, header.gid).then_some(calls)
     }
 
     /// Returns whether a call in progress concerns a name: what the client learns of it then is
@@ -69,7 +69,12 @@ impl Server {
             op::SYMLINK => self.create_raised(calls, call, FileType::Symlink)?,
             op::UNLINK | op::RMDIR | op::RENAME | op::RENAME2 | op::RELEASE | op::RELEASEDIR => {}
             op::SETATTR | op::GETATTR => {
-                let attributes = self.raised_attributes(node)?;
+                let mut attributes = self.raised_attributes(node)?;
+                if call.header.opcode == op::SETATTR && self.notifier.get().is_some() {
+                    // No notice has dropped the client's pages. The kernel keeps them at a new time
+                    // in this reply, and drops them at another one in the next.
+                    attributes.modified.nanos ^= 1;
+                }
                 call.send(&AttrOut {
                     valid: 0,
                     valid_nanos: 0,
@@ -96,11 +101,20 @@ impl Server {
             | op::FALLOCATE
             | op::COPY_FILE_RANGE
             | op::SETXATTR
-            | op::REMOVEXATTR
-            | op::IOCTL => return Err(Errno::PERM.into()),
+            | op::REMOVEXATTR => return Err(Errno::PERM.into()),
+            op::IOCTL => self.ioctl_raised(call)?,
             _ => return self.dispatch(call),
         }
         Ok(Done::Replied)
+    }
+
+    /// Asks for the next call; there is no other request.
+    fn ioctl_raised(&self, call: &mut Call<'_>) -> Result<()> {
+        let args: IoctlIn = call.arguments.take()?;
+        match args.command {
+            NOTIFY => self.notify(call),
+            _ => Err(Errno::PERM.into()),
+        }
     }
 
     fn lookup_raised(&self, calls: &EventCalls, call: &mut Call<'_>) -> Result<()> {

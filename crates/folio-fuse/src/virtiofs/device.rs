@@ -4,13 +4,14 @@ use super::guest::{GuestReply, Scratch};
 use crate::server::{Server, Wait};
 use folio_net::vhost_user::{Device, Request, Wait as QueueWait};
 use std::cell::RefCell;
+use std::sync::Arc;
 
 /// Bytes of a tag in the configuration; shorter tags are padded with zero bytes.
 pub(crate) const TAG_LEN: usize = 36;
 
 /// A virtiofs device of one guest.
 pub(crate) struct FileSystemDevice {
-    server: Server,
+    server: Arc<Server>,
     request_queues: usize,
     /// Tag and number of request queues: `struct virtio_fs_config`. `None` if the front end has a
     /// configuration of its own.
@@ -29,11 +30,19 @@ impl FileSystemDevice {
             config.extend_from_slice(&(request_queues as u32).to_le_bytes());
             config
         });
+        let server = Arc::new(server);
+        server.accept_notifier();
         Self {
             server,
             request_queues,
             config,
         }
+    }
+}
+
+impl Drop for FileSystemDevice {
+    fn drop(&mut self) {
+        self.server.stop_notifier();
     }
 }
 
@@ -70,6 +79,10 @@ impl Device for FileSystemDevice {
             self.server.handle(&scratch.request, &mut reply);
             reply.written()
         })
+    }
+
+    fn end_waits(&self) {
+        self.server.end_notifier_wait();
     }
 
     fn reset(&self) {

@@ -101,6 +101,14 @@ pub(crate) const FITRIM: u32 = 0xC018_5879;
 pub(crate) const REMOUNT: u32 = 0x4100_4601;
 /// Bytes of the argument of [`REMOUNT`].
 pub(crate) const REMOUNT_LEN: usize = 256;
+/// Asks for the next call of a notifier, and returns the result of the last one, for the superuser:
+/// `_IOWR('F', 2, char[12288])`, [`NotifyIn`], then [`NotifyOut`] and an
+/// [`EventCall`](crate::EventCall) as bytes. Of Folio alone.
+pub(crate) const NOTIFY: u32 = 0xF000_4602;
+/// Bytes of the argument of [`NOTIFY`].
+pub(crate) const NOTIFY_LEN: usize = 0x3000;
+/// The only version of [`NOTIFY`].
+pub(crate) const NOTIFY_VERSION: u32 = 1;
 /// `FUSE_FSYNC_FDATASYNC`.
 pub(crate) const FSYNC_FDATASYNC: u32 = 1;
 /// `STATX_BASIC_STATS` and `STATX_BTIME`.
@@ -209,6 +217,14 @@ message! {
     IoctlIn: 32 { file: u64, flags: u32, command: u32, argument: u64, in_size: u32, out_size: u32 }
     /// `struct fuse_ioctl_out`; bytes of the argument follow.
     IoctlOut: 16 { result: i32, flags: u32, in_vectors: u32, out_vectors: u32 }
+    /// The argument of [`NOTIFY`]. `step` is 1 in the first request of a notifier, 2 in the last,
+    /// else 0; `notifier` is a random number that stays the same. `call` is the last call that was
+    /// received, 0 for none, and `result` its result
+    /// ([`EventCallError::encode`](crate::EventCallError::encode)).
+    NotifyIn: 32 { version: u32, step: u32, notifier: u64, call: u64, result: i32, reserved: u32 }
+    /// The reply to [`NOTIFY`]. `call` is 0 for none; its `len` bytes follow. All requests of the
+    /// notifier have the group id `group`. A call that has failed is made again after `retry_us`.
+    NotifyOut: 32 { call: u64, group: u32, retry_us: u32, len: u32, padding: u32, reserved: u64 }
     /// The flags of FS_IOC_GETFLAGS.
     FlagsArgument: 4 { flags: u32 }
     /// `struct fsxattr`.

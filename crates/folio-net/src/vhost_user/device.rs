@@ -80,6 +80,9 @@ pub trait Device: Send + Sync + 'static {
     /// Handles a request; returns the bytes written to the reply.
     fn handle(&self, request: &Request<'_>) -> u32;
 
+    /// Ends the waits of requests in progress for events that may never come, before a queue stops.
+    fn end_waits(&self) {}
+
     /// Returns to the state of a device that no guest has used.
     fn reset(&self) {}
 }

@@ -209,6 +209,7 @@ impl<D: Device> Queue<D> {
     /// request.
     pub(super) fn stop(self: &Arc<Self>) -> Option<u16> {
         self.state.lock().is_stopping = true;
+        self.connection.device.end_waits();
         let mut scratch = Scratch::default();
         while self.serve_one(&mut scratch) {}
         self.in_progress.wait_for_zero();

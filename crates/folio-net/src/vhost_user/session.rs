@@ -127,6 +127,7 @@ impl<D: Device> Session<D> {
     /// Stops all queues, requests left or not, once the front end has disconnected.
     pub(super) fn end(mut self) {
         self.connection.close();
+        self.connection.device.end_waits();
         *self.config_channel.lock() = None;
         for queue in &self.queues {
             queue.wake();
