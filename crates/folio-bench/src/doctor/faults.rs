@@ -141,7 +141,7 @@ fn syncing_programs() -> Vec<Setup> {
             SLOW,
             "dd conv=fsync",
             "",
-            "for n in $(seq 80); do dd if=/dev/zero of=f$n bs=64k count=4 conv=fsync status=none; done",
+            "for n in $(seq 150); do dd if=/dev/zero of=f$n bs=4k count=4 conv=fsync status=none; done",
             &["dd"],
         ),
         setup(
@@ -193,9 +193,9 @@ fn synchronous() -> Vec<Setup> {
         ),
         dd(
             SLOW,
-            "dd oflag=sync bs=64k",
-            "dd if=/dev/zero of=f bs=64k count=200 oflag=sync status=none",
-            "dd if=/dev/zero of=f bs=64k count=200 conv=fsync status=none",
+            "dd oflag=sync bs=16k",
+            "dd if=/dev/zero of=f bs=16k count=400 oflag=sync status=none",
+            "dd if=/dev/zero of=f bs=16k count=400 conv=fsync status=none",
         ),
         dd(
             NO_BARRIER,

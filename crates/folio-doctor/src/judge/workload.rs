@@ -69,7 +69,12 @@ impl Finding<'_> {
 
 fn judge_cost(workload: &Workload, cost: &Cost) -> Option<(u64, Check)> {
     let own = &workload.mounts.get(cost.mount)?.file_system;
-    let is_close = matches!(cost.part, Part::Close | Part::Rename);
+    // Names and attributes that a server is asked for take a processor on both sides, and so does
+    // the allocation at close and rename.
+    let takes_processor = match cost.part {
+        Part::Attributes | Part::OpenAndLookup => is_asked_again(cost, own),
+        part => matches!(part, Part::Close | Part::Rename),
+    };
     let saved = match cost.part {
         Part::Close | Part::Rename => 0.9,
         // What waits once waits again, unless it is done beforehand.
@@ -83,8 +88,11 @@ fn judge_cost(workload: &Workload, cost: &Cost) -> Option<(u64, Check)> {
     };
     let finding = Finding {
         workload,
-        // The allocation at close and rename takes a processor, too.
-        cost_ns: if is_close { cost.wall_ns } else { cost.wait_ns },
+        cost_ns: if takes_processor {
+            cost.wall_ns
+        } else {
+            cost.wait_ns
+        },
         saved,
     };
     if !finding.is_large() {
@@ -117,14 +125,21 @@ fn judge_cost(workload: &Workload, cost: &Cost) -> Option<(u64, Check)> {
     Some(finding.with_numbers(check))
 }
 
-/// Returns the part of the waits that remains, from 0 to 1: that of one call for each file. The
-/// last sync moves the bytes of all calls.
+/// Returns the part of the time that remains, from 0 to 1.
+///
+/// A server is asked once for each file, and still opens the files each time that the program does:
+/// without asking for names and attributes. One sync is enough for all files of a mount
+/// (syncfs(2)); it moves the bytes of all calls.
 fn remaining(cost: &Cost) -> f64 {
-    let files = cost.files.len().max(1) as f64;
     let calls = cost.calls.max(1) as f64;
-    let part = match cost.last_sync_ns {
-        Some(last_ns) => (files - 1.0) / calls + last_ns as f64 / cost.wait_ns.max(1) as f64,
-        None => files / calls,
+    let part_of = |ns: u64, whole_ns: u64| ns as f64 / whole_ns.max(1) as f64;
+    let part = match (cost.part, cost.last_sync_ns) {
+        (Part::Fsync | Part::SyncWrites, Some(last_ns)) => part_of(last_ns, cost.wait_ns),
+        (Part::Fsync | Part::SyncWrites, None) => 1.0 / calls,
+        _ => {
+            let opens_ns = cost.reopen_ns.unwrap_or(0) * cost.opens;
+            cost.files.len().max(1) as f64 / calls + part_of(opens_ns, cost.wall_ns)
+        }
     };
     part.min(1.0)
 }
@@ -324,10 +339,15 @@ fn locks(cost: &Cost, own: &FileSystem) -> Check {
 fn judge_tiny(workload: &Workload) -> Option<(u64, Check)> {
     let first: &Tiny = workload.tiny.first()?;
     let each = round(first.bytes as f64 / first.calls.max(1) as f64, 1);
+    // Large calls copy the same bytes.
+    let remains = match first.large_ns {
+        Some(large_ns) => large_ns as f64 / first.ns.max(1) as f64,
+        None => each / BUFFER_BYTES as f64,
+    };
     let finding = Finding {
         workload,
         cost_ns: first.ns,
-        saved: 1.0 - (each / BUFFER_BYTES as f64).min(1.0),
+        saved: 1.0 - remains.min(1.0),
     };
     if !finding.is_large() || first.calls < SMALL_CALLS_MIN {
         return None;
@@ -367,17 +387,13 @@ mod tests {
     /// As `finding_on`, in this file system.
     fn finding_in(file_system: FileSystem, calls: u64, last_sync_ns: Option<u64>) -> Check {
         let cost = Cost {
-            part: Part::SyncWrites,
-            mount: 0,
             calls,
             files: vec!["log".into()],
             wait_ns: 1_000_000_000,
             wall_ns: 1_000_000_000,
             bytes: 4096 * calls,
-            device_bytes: 0,
             last_sync_ns,
-            replacements: 0,
-            example: None,
+            ..Cost::new(Part::SyncWrites, 0)
         };
         let mount = MountedOn {
             file_system,
