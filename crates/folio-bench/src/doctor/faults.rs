@@ -218,7 +218,7 @@ fn synchronous() -> Vec<Setup> {
         setup(
             SLOW,
             "perl O_SYNC",
-            "perl -MFcntl -e 'sysopen F, \"log\", O_WRONLY|O_CREAT|O_SYNC; syswrite F, \"line\\n\" for 1..150'",
+            "perl -MFcntl -e 'sysopen F, \"log\", O_WRONLY|O_CREAT|O_SYNC; syswrite F, \"line\\n\" for 1..600'",
         ),
         mounted("dd", "dd if=/dev/zero of=f bs=4k count=300 status=none"),
         mounted("cp", "rm -rf d; mkdir d; cp /usr/include/*.h d"),
@@ -265,8 +265,8 @@ fn tiny() -> Vec<Setup> {
         setup(
             EXT4,
             "dd bs=512",
-            "dd if=/dev/zero of=f bs=512 count=800000 status=none",
-            "dd if=/dev/zero of=f bs=64k count=409600000 iflag=count_bytes status=none",
+            "rm -f f; dd if=/dev/zero of=f bs=512 count=800000 status=none",
+            "rm -f f; dd if=/dev/zero of=f bs=64k count=409600000 iflag=count_bytes status=none",
         ),
         setup(
             Place::Memory,
