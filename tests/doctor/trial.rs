@@ -289,11 +289,13 @@ fn cure_of_two_findings_is_tried_once() {
     let mount = FuseMount::new(folders[0].path(), "ttl=0,push=off,passthrough=off");
     std::fs::write(mount.at("file"), "x").unwrap();
     let file = mount.at("file");
-    let statement = format!(
-        "[os.stat('{0}') for _ in range(3)]; os.close(os.open('{0}', os.O_RDONLY))",
+    // As many calls on a busy machine.
+    let script = format!(
+        "import os\n\
+         for _ in range(4000): \
+         [os.stat('{0}') for _ in range(3)]; os.close(os.open('{0}', os.O_RDONLY))",
         file.display()
     );
-    let script = script("", &statement);
     let words = ["python3", "-c", &script];
     let options = ["--json", "--try"];
     let output = doctor_in(folders[1].path(), &options, &words)
