@@ -1,7 +1,7 @@
 //! `folio doctor --html`: the page has what the text report has, and no name becomes markup.
 
 use super::*;
-use crate::workload::{REPEAT, checked};
+use crate::workload::{REPEAT, checked, synchronous_writes};
 
 /// Reads a page with the parser of Python; fails at tags that do not match, at scripts, and at
 /// requests.
@@ -48,12 +48,8 @@ fn page_of(folder: &Path, options: &[&str], words: &[&str]) -> (String, Output) 
 fn page_has_the_parts_of_the_text_report() {
     requires!(tool("python3"));
     let folder = TempDir::new().unwrap();
-    let script = format!(
-        "import os\n\
-         fd = os.open('log', os.O_WRONLY | os.O_CREAT | os.O_DSYNC)\n\
-         {REPEAT}os.write(fd, b'x' * 4096)"
-    );
-    let (page, output) = page_of(folder.path(), &[], &["python3", "-c", &script]);
+    let words = ["python3", "-c", &synchronous_writes(), "log"];
+    let (page, output) = page_of(folder.path(), &[], &words);
     let shown = String::from_utf8(output.stdout).unwrap();
     let first = shown.lines().next().unwrap();
     let parts: Vec<_> = first.split("   ").skip(1).collect();
@@ -82,12 +78,8 @@ fn names_of_files_and_words_stay_text() {
     requires!(tool("python3"));
     let folder = TempDir::new().unwrap();
     let name = "<script src=x>'\"&\u{202e}\u{1b}]0;";
-    let script = format!(
-        "import os, sys\n\
-         fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_DSYNC)\n\
-         {REPEAT}os.write(fd, b'x' * 4096)"
-    );
-    let (page, _) = page_of(folder.path(), &[], &["python3", "-c", &script, name]);
+    let words = ["python3", "-c", &synchronous_writes(), name];
+    let (page, _) = page_of(folder.path(), &[], &words);
     assert!(page.contains("/&lt;script src=x&gt;"), "{page}");
     assert!(
         !page.contains('\u{202e}') && !page.contains('\u{1b}'),

@@ -50,16 +50,20 @@ fn is_measured(check: &Value, cause: &str) {
         (&cause.into(), &"measured".into()),
         "{check:#}"
     );
-    let median_ms = ["baseline_s", "cured_s"].map(|times| {
-        let times = trial[times].as_array().unwrap().iter();
-        let mut times: Vec<_> = times.map(|time| time.as_f64().unwrap() * 1e3).collect();
-        times.sort_by(f64::total_cmp);
-        assert_eq!(times.len(), 3, "{check:#}");
-        times[1].round() as i64
-    });
+    let median_ms =
+        ["baseline_s", "cured_s"].map(|times| (median_s(trial, times) * 1e3).round() as i64);
     let measured_ms = (trial["measured_s"].as_f64().unwrap() * 1e3).round() as i64;
     assert_eq!(measured_ms, median_ms[0] - median_ms[1], "{check:#}");
-    assert_eq!(trial["predicted_s"], check["numbers"]["saves_s"]);
+}
+
+/// The median of three runs.
+#[track_caller]
+fn median_s(trial: &Value, times: &str) -> f64 {
+    let times = trial[times].as_array().unwrap().iter();
+    let mut times: Vec<_> = times.map(|time| time.as_f64().unwrap()).collect();
+    times.sort_by(f64::total_cmp);
+    assert_eq!(times.len(), 3, "{trial:#}");
+    times[1]
 }
 
 #[track_caller]
@@ -285,11 +289,13 @@ fn cure_of_two_findings_is_tried_once() {
     let mount = FuseMount::new(folders[0].path(), "ttl=0,push=off,passthrough=off");
     std::fs::write(mount.at("file"), "x").unwrap();
     let file = mount.at("file");
-    let statement = format!(
-        "[os.stat('{0}') for _ in range(3)]; os.close(os.open('{0}', os.O_RDONLY))",
+    // As many calls on a busy machine.
+    let script = format!(
+        "import os\n\
+         for _ in range(4000): \
+         [os.stat('{0}') for _ in range(3)]; os.close(os.open('{0}', os.O_RDONLY))",
         file.display()
     );
-    let script = script("", &statement);
     let words = ["python3", "-c", &script];
     let options = ["--json", "--try"];
     let output = doctor_in(folders[1].path(), &options, &words)
@@ -300,9 +306,12 @@ fn cure_of_two_findings_is_tried_once() {
     assert_eq!(first["trial"]["result"], "measured", "{report:#}");
     assert_eq!(reason(second), "its cure is that of finding 1");
     let saves_s = [first, second].map(|check| check["numbers"]["saves_s"].as_f64().unwrap());
-    let predicted_s = first["trial"]["predicted_s"].as_f64().unwrap();
-    let difference_s = predicted_s - saves_s.iter().sum::<f64>();
-    assert!(difference_s.abs() < 1e-9, "{report:#}");
+    // The same share of the runs without the cure.
+    let trial = &first["trial"];
+    let share = saves_s.iter().sum::<f64>() / report["wall_s"].as_f64().unwrap();
+    let difference_s =
+        trial["predicted_s"].as_f64().unwrap() - share * median_s(trial, "baseline_s");
+    assert!(difference_s.abs() < 0.01, "{report:#}");
 }
 
 #[test]

@@ -8,6 +8,15 @@ use std::time::Duration;
 pub(super) const REPEAT: &str = "import os, time\nend = time.monotonic() + 0.5\n\
                       while time.monotonic() < end: ";
 
+/// A script of Python that writes with O_DSYNC into the file of its first argument.
+pub(super) fn synchronous_writes() -> String {
+    format!(
+        "import os, sys\n\
+         fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_DSYNC)\n\
+         {REPEAT}os.write(fd, b'x' * 4096)"
+    )
+}
+
 /// Splits the time of a command; returns the part of the report about it. The command runs once
 /// before, so that its program and its files are in memory.
 #[track_caller]
@@ -105,12 +114,8 @@ fn writes_of_one_byte_are_tiny_buffers() {
 fn synchronous_writes_wait_for_the_disk() {
     requires!(tool("python3"));
     let folder = TempDir::new().unwrap();
-    let script = format!(
-        "import os\n\
-         fd = os.open('file', os.O_WRONLY | os.O_CREAT | os.O_DSYNC)\n\
-         {REPEAT}os.write(fd, b'x' * 4096)"
-    );
-    let found = python(folder.path(), &script);
+    let words = ["python3", "-c", &synchronous_writes(), "file"];
+    let found = workload(folder.path(), &words);
     assert_eq!(faults(&found), ["synchronous-writes"], "{found:#}");
 }
 

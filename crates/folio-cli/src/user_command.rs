@@ -3,6 +3,7 @@
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use std::io::{self, Read, Seek, SeekFrom};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -82,29 +83,16 @@ impl Running {
     ) -> io::Result<Ended> {
         let group = self.group.ok_or(io::ErrorKind::NotFound)?;
         let process = pidfd_open(group, PidfdFlags::empty())?;
-        let end = limit.map(|limit| Instant::now() + limit);
-        loop {
-            let left = end.map_or(POLL, |end| end.saturating_duration_since(Instant::now()));
-            if left.is_zero() || is_interrupted() {
-                self.kill();
-                self.child.wait()?;
-                return Ok(if left.is_zero() {
-                    Ended::OutOfTime
-                } else {
-                    Ended::Interrupted
-                });
-            }
-            let wait = Timespec {
-                tv_sec: 0,
-                tv_nsec: left.min(POLL).as_nanos() as i64,
-            };
-            let mut ended = [PollFd::new(&process, PollFlags::IN)];
-            match poll(&mut ended, Some(&wait)) {
-                Ok(0) | Err(rustix::io::Errno::INTR) => {}
-                Ok(_) => return Ok(Ended::Exited(self.child.wait()?)),
-                Err(errno) => return Err(errno.into()),
-            }
+        let reported = wait_readable(&process, limit, is_interrupted)?;
+        if reported != Reported::Readable {
+            self.kill();
         }
+        let status = self.child.wait()?;
+        Ok(match reported {
+            Reported::Readable => Ended::Exited(status),
+            Reported::OutOfTime => Ended::OutOfTime,
+            Reported::Interrupted => Ended::Interrupted,
+        })
     }
 
     /// Kills what is left of the command.
@@ -121,6 +109,43 @@ impl Drop for Running {
         self.kill();
         // Reaps it; a process that has ended already reports that again.
         let _ = self.child.wait();
+    }
+}
+
+/// How a wait for a descriptor ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reported {
+    /// It has something to read, or its other side is closed.
+    Readable,
+    OutOfTime,
+    /// By Ctrl-C.
+    Interrupted,
+}
+
+/// Waits until a descriptor is readable, for `limit`, or until `is_interrupted` returns true.
+pub(crate) fn wait_readable(
+    descriptor: impl AsFd,
+    limit: Option<Duration>,
+    is_interrupted: &dyn Fn() -> bool,
+) -> io::Result<Reported> {
+    let end = limit.map(|limit| Instant::now() + limit);
+    loop {
+        let left = end.map_or(POLL, |end| end.saturating_duration_since(Instant::now()));
+        if left.is_zero() {
+            return Ok(Reported::OutOfTime);
+        }
+        if is_interrupted() {
+            return Ok(Reported::Interrupted);
+        }
+        let wait = Timespec {
+            tv_sec: 0,
+            tv_nsec: left.min(POLL).as_nanos() as i64,
+        };
+        match poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&wait)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) => return Ok(Reported::Readable),
+            Err(errno) => return Err(errno.into()),
+        }
     }
 }
 
@@ -190,6 +215,21 @@ mod tests {
             check_at_once("echo wait; sleep 100", 10),
             wrong("no end after 10ms")
         );
+    }
+
+    #[test]
+    fn wait_for_a_silent_pipe_ends() {
+        let (silent, mut writer) = io::pipe().unwrap();
+        let wait = |limit_ms, is_interrupted: bool| {
+            let limit = Some(Duration::from_millis(limit_ms));
+            wait_readable(&silent, limit, &|| is_interrupted).unwrap()
+        };
+        assert_eq!(wait(20, false), Reported::OutOfTime);
+        assert_eq!(wait(100_000, true), Reported::Interrupted);
+        io::Write::write_all(&mut writer, b"ready\n").unwrap();
+        assert_eq!(wait(100_000, false), Reported::Readable);
+        drop(writer);
+        assert_eq!(wait(100_000, false), Reported::Readable);
     }
 
     #[test]

@@ -62,7 +62,8 @@ pub enum Trial {
         baseline_s: Vec<f64>,
         /// Times with the cure.
         cured_s: Vec<f64>,
-        /// The predicted saving: the sum over all findings with this cure.
+        /// The predicted saving of these runs: all findings with this cure save the same share of
+        /// the median time without the cure as of the run that was examined.
         predicted_s: f64,
         /// The difference of the medians; below 0 if the cure costs more than it saves.
         #[cfg_attr(feature = "schema", schemars(extend("format" = "signed")))]

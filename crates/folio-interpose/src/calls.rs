@@ -263,6 +263,7 @@ macro_rules! file_calls {
             fopen64 OpenStream Opened(0) Pointer None;
             opendir OpenDirectory OpenedDirectory(0) Pointer None;
             close Close Descriptor(0) Int None;
+            fdopendir StatDescriptor Descriptor(0) Pointer None;
             closedir Close Directory(0) Int None;
             fclose CloseStream Stream(0) Int None;
             read Read Descriptor(0) Size Argument(2);

@@ -141,7 +141,7 @@ fn syncing_programs() -> Vec<Setup> {
             SLOW,
             "dd conv=fsync",
             "",
-            "for n in $(seq 80); do dd if=/dev/zero of=f$n bs=64k count=4 conv=fsync status=none; done",
+            "for n in $(seq 150); do dd if=/dev/zero of=f$n bs=4k count=4 conv=fsync status=none; done",
             &["dd"],
         ),
         setup(
@@ -193,9 +193,9 @@ fn synchronous() -> Vec<Setup> {
         ),
         dd(
             SLOW,
-            "dd oflag=sync bs=64k",
-            "dd if=/dev/zero of=f bs=64k count=200 oflag=sync status=none",
-            "dd if=/dev/zero of=f bs=64k count=200 conv=fsync status=none",
+            "dd oflag=sync bs=16k",
+            "dd if=/dev/zero of=f bs=16k count=400 oflag=sync status=none",
+            "dd if=/dev/zero of=f bs=16k count=400 conv=fsync status=none",
         ),
         dd(
             NO_BARRIER,
@@ -218,7 +218,7 @@ fn synchronous() -> Vec<Setup> {
         setup(
             SLOW,
             "perl O_SYNC",
-            "perl -MFcntl -e 'sysopen F, \"log\", O_WRONLY|O_CREAT|O_SYNC; syswrite F, \"line\\n\" for 1..150'",
+            "perl -MFcntl -e 'sysopen F, \"log\", O_WRONLY|O_CREAT|O_SYNC; syswrite F, \"line\\n\" for 1..600'",
         ),
         mounted("dd", "dd if=/dev/zero of=f bs=4k count=300 status=none"),
         mounted("cp", "rm -rf d; mkdir d; cp /usr/include/*.h d"),
@@ -265,8 +265,8 @@ fn tiny() -> Vec<Setup> {
         setup(
             EXT4,
             "dd bs=512",
-            "dd if=/dev/zero of=f bs=512 count=800000 status=none",
-            "dd if=/dev/zero of=f bs=64k count=409600000 iflag=count_bytes status=none",
+            "rm -f f; dd if=/dev/zero of=f bs=512 count=800000 status=none",
+            "rm -f f; dd if=/dev/zero of=f bs=64k count=409600000 iflag=count_bytes status=none",
         ),
         setup(
             Place::Memory,

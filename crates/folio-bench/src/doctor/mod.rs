@@ -54,10 +54,17 @@ const QUICK_STEP: usize = 12;
 struct Found {
     /// The causes of all faults, the costliest first.
     causes: Vec<String>,
-    /// Seconds that the first cure saves, as predicted.
-    predicted_s: Option<f64>,
-    /// The same as `folio doctor --try` measured it.
-    measured_s: Option<f64>,
+    /// Part of the time that the first cure saves, as predicted.
+    predicted_share: Option<f64>,
+    /// What `folio doctor --try` found of it.
+    tried: Option<Saving>,
+}
+
+/// Seconds that a cure saves.
+#[derive(Clone, Copy)]
+struct Saving {
+    predicted_s: f64,
+    measured_s: f64,
 }
 
 /// What came of all.
@@ -151,6 +158,11 @@ impl Scene<'_> {
         Err(format!("{title}: {}: {}", output.status, says.trim()).into())
     }
 
+    /// Writes the dirty pages of the run before, as `folio doctor --try` does.
+    fn sync(&self) -> Outcome {
+        self.shell("sync -f .").map(drop)
+    }
+
     fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = self.place.command(program.as_ref());
         command.current_dir(&self.folder).stdin(Stdio::null());
@@ -165,6 +177,7 @@ impl Scene<'_> {
             Subject::Command => {
                 // What it reads is in memory afterwards.
                 self.shell(&self.setup.command)?;
+                self.sync()?;
                 if let (Cure::Tried, true) = (&self.setup.cure, !self.setup.causes.is_empty()) {
                     doctor.arg("--try");
                 }
@@ -204,24 +217,30 @@ impl Scene<'_> {
             return Ok(());
         }
         count[0] += 1;
-        let measured = self.measure_cure(&found)?;
-        if let Some((predicted, measured)) = found.predicted_s.zip(measured) {
-            tally.add_saving(&title, predicted, measured);
+        if let Some(saving) = self.measure_cure(&found)? {
+            tally.add_saving(&title, saving);
         }
         Ok(())
     }
 
-    /// Returns the seconds that the cure saves, if there is one.
-    fn measure_cure(&self, found: &Found) -> Outcome<Option<f64>> {
-        let Cure::Command(cured) = &self.setup.cure else {
-            return Ok(found.measured_s);
+    /// Returns what the cure saves, if there is one. The predicted share is that of the runs
+    /// without it, as with `--try`: the run that was examined had the recorder, and its own moment.
+    fn measure_cure(&self, found: &Found) -> Outcome<Option<Saving>> {
+        let (Cure::Command(cured), Some(share)) = (&self.setup.cure, found.predicted_share) else {
+            return Ok(found.tried);
         };
         let [mut before, mut after] = [Vec::new(), Vec::new()];
         for _ in 0..CURE_PAIRS {
+            self.sync()?;
             before.push(self.shell(&self.setup.command)?);
+            self.sync()?;
             after.push(self.shell(cured)?);
         }
-        Ok(Some(median(before) - median(after)))
+        let before_s = median(before);
+        Ok(Some(Saving {
+            predicted_s: share * before_s,
+            measured_s: before_s - median(after),
+        }))
     }
 }
 
@@ -234,20 +253,26 @@ impl Found {
         let faults: Vec<_> = checks.filter(|check| check["verdict"] == "fault").collect();
         let cause = |check: &&serde_json::Value| check["cause"].as_str().map(str::to_owned);
         let first = faults.first();
-        let saves = first.map(|check| &check["numbers"]["saves_s"]);
-        let trial = first.map(|check| &check["trial"]);
-        let of_trial = |name: &str| trial.and_then(|trial| trial[name].as_f64());
-        let predicted_s = saves.and_then(serde_json::Value::as_f64);
+        let saves_s = first.and_then(|check| check["numbers"]["saves_s"].as_f64());
+        let wall_s = report["workload"]["wall_s"].as_f64();
+        let trial = |name: &str| first?["trial"][name].as_f64();
+        let tried = trial("predicted_s").zip(trial("measured_s"));
         Self {
             causes: faults.iter().filter_map(cause).collect(),
-            predicted_s: of_trial("predicted_s").or(predicted_s),
-            measured_s: of_trial("measured_s"),
+            predicted_share: saves_s
+                .zip(wall_s)
+                .map(|(saves_s, wall_s)| saves_s / wall_s),
+            tried: tried.map(|(predicted_s, measured_s)| Saving {
+                predicted_s,
+                measured_s,
+            }),
         }
     }
 }
 
 impl Tally {
-    fn add_saving(&mut self, title: &str, predicted: f64, measured: f64) {
+    fn add_saving(&mut self, title: &str, saving: Saving) {
+        let (predicted, measured) = (saving.predicted_s, saving.measured_s);
         let is_good = (predicted - measured).abs() <= PREDICTION_ERROR_MAX * measured.abs();
         self.good_predictions += usize::from(is_good);
         for (contender, seconds) in [("measured", measured), ("predicted", predicted)] {

@@ -69,7 +69,12 @@ impl Finding<'_> {
 
 fn judge_cost(workload: &Workload, cost: &Cost) -> Option<(u64, Check)> {
     let own = &workload.mounts.get(cost.mount)?.file_system;
-    let is_close = matches!(cost.part, Part::Close | Part::Rename);
+    // Names and attributes that a server is asked for take a processor on both sides, and so does
+    // the allocation at close and rename.
+    let takes_processor = match cost.part {
+        Part::Attributes | Part::OpenAndLookup => is_asked_again(cost, own),
+        part => matches!(part, Part::Close | Part::Rename),
+    };
     let saved = match cost.part {
         Part::Close | Part::Rename => 0.9,
         // What waits once waits again, unless it is done beforehand.
@@ -83,8 +88,11 @@ fn judge_cost(workload: &Workload, cost: &Cost) -> Option<(u64, Check)> {
     };
     let finding = Finding {
         workload,
-        // The allocation at close and rename takes a processor, too.
-        cost_ns: if is_close { cost.wall_ns } else { cost.wait_ns },
+        cost_ns: if takes_processor {
+            cost.wall_ns
+        } else {
+            cost.wait_ns
+        },
         saved,
     };
     if !finding.is_large() {
@@ -117,14 +125,21 @@ fn judge_cost(workload: &Workload, cost: &Cost) -> Option<(u64, Check)> {
     Some(finding.with_numbers(check))
 }
 
-/// Returns the part of the waits that remains, from 0 to 1: that of one call for each file. The
-/// last sync moves the bytes of all calls.
+/// Returns the part of the time that remains, from 0 to 1.
+///
+/// A server is asked once for each file, and still opens the files each time that the program does:
+/// without asking for names and attributes. One sync is enough for all files of a mount
+/// (syncfs(2)); it moves the bytes of all calls.
 fn remaining(cost: &Cost) -> f64 {
-    let files = cost.files.len().max(1) as f64;
     let calls = cost.calls.max(1) as f64;
-    let part = match cost.last_sync_ns {
-        Some(last_ns) => (files - 1.0) / calls + last_ns as f64 / cost.wait_ns.max(1) as f64,
-        None => files / calls,
+    let part_of = |ns: u64, whole_ns: u64| ns as f64 / whole_ns.max(1) as f64;
+    let part = match (cost.part, cost.last_sync_ns) {
+        (Part::Fsync | Part::SyncWrites, Some(last_ns)) => part_of(last_ns, cost.wait_ns),
+        (Part::Fsync | Part::SyncWrites, None) => 1.0 / calls,
+        _ => {
+            let opens_ns = cost.reopen_ns.unwrap_or(0).saturating_mul(cost.opens);
+            cost.files.len().max(1) as f64 / calls + part_of(opens_ns, cost.wall_ns)
+        }
     };
     part.min(1.0)
 }
@@ -207,9 +222,12 @@ fn fsync(cost: &Cost, own: &FileSystem) -> Check {
         let normal = format!("in the program: PRAGMA synchronous=NORMAL  # {risk}");
         return check.with_remedy(statements).with_remedy(normal);
     }
-    check.with_remedy(
-        "in the program: one fsync(2) for several writes  # what is not yet synced is lost in a power cut",
-    )
+    let once = match cost.files.len() {
+        0 | 1 => "one fsync(2) for several writes",
+        _ => "one fsync(2) for several writes, or one syncfs(2) for several files",
+    };
+    let risk = "what is not yet synced is lost in a power cut";
+    check.with_remedy(format!("in the program: {once}  # {risk}"))
 }
 
 fn replacement(cost: &Cost, own: &FileSystem, cause: &'static str) -> Option<Check> {
@@ -324,10 +342,15 @@ fn locks(cost: &Cost, own: &FileSystem) -> Check {
 fn judge_tiny(workload: &Workload) -> Option<(u64, Check)> {
     let first: &Tiny = workload.tiny.first()?;
     let each = round(first.bytes as f64 / first.calls.max(1) as f64, 1);
+    // Large calls copy the same bytes.
+    let remains = match first.large_ns {
+        Some(large_ns) => large_ns as f64 / first.ns.max(1) as f64,
+        None => each / BUFFER_BYTES as f64,
+    };
     let finding = Finding {
         workload,
         cost_ns: first.ns,
-        saved: 1.0 - (each / BUFFER_BYTES as f64).min(1.0),
+        saved: 1.0 - remains.min(1.0),
     };
     if !finding.is_large() || first.calls < SMALL_CALLS_MIN {
         return None;
@@ -367,23 +390,24 @@ mod tests {
     /// As `finding_on`, in this file system.
     fn finding_in(file_system: FileSystem, calls: u64, last_sync_ns: Option<u64>) -> Check {
         let cost = Cost {
-            part: Part::SyncWrites,
-            mount: 0,
             calls,
             files: vec!["log".into()],
             wait_ns: 1_000_000_000,
             wall_ns: 1_000_000_000,
             bytes: 4096 * calls,
-            device_bytes: 0,
             last_sync_ns,
-            replacements: 0,
-            example: None,
+            ..Cost::new(Part::SyncWrites, 0)
         };
+        judge(&workload(file_system, cost)).remove(0)
+    }
+
+    /// A command of two seconds with this cost.
+    fn workload(file_system: FileSystem, cost: Cost) -> Workload {
         let mount = MountedOn {
             file_system,
             has_files: true,
         };
-        let workload = Workload {
+        Workload {
             status: None,
             recorder: Recorder::Preload,
             has_lost_privileges: false,
@@ -398,8 +422,7 @@ mod tests {
             processes: 1,
             dropped: 0,
             refaulted_pages: None,
-        };
-        judge(&workload).remove(0)
+        }
     }
 
     #[test]
@@ -454,6 +477,65 @@ mod tests {
         let saves = |last_sync_ns| finding_on(100, last_sync_ns).numbers["saves_s"].clone();
         assert_eq!(saves(None), 0.99);
         assert_eq!(saves(Some(400_000_000)), 0.6);
+        assert_eq!(saves(Some(2_000_000_000)), 0.0);
+    }
+
+    /// As many files as calls: a program that saves files, each with one sync.
+    #[test]
+    fn one_sync_is_enough_for_all_files() {
+        let cost = Cost {
+            calls: 100,
+            files: (0..100).map(|n| format!("f{n}").into()).collect(),
+            wait_ns: 1_000_000_000,
+            ..Cost::new(Part::Fsync, 0)
+        };
+        let check = judge(&workload(FileSystem::default(), cost)).remove(0);
+        assert_eq!(check.numbers["saves_s"], 0.99);
+        assert!(check.remedies[0].contains("syncfs(2)"));
+    }
+
+    #[test]
+    fn server_saves_all_but_the_open() {
+        let served = || FileSystem {
+            fs_type: "fuse.sshfs".to_owned(),
+            ..FileSystem::default()
+        };
+        let cost = |part, reopen_ns| Cost {
+            calls: 1000,
+            opens: 500,
+            files: vec!["file".into()],
+            // The rest takes a processor, here and in the server.
+            wait_ns: 300_000_000,
+            wall_ns: 1_000_000_000,
+            reopen_ns,
+            ..Cost::new(part, 0)
+        };
+        let found = |part, reopen_ns| {
+            let check = judge(&workload(served(), cost(part, reopen_ns))).remove(0);
+            ["cost_s", "saves_s"].map(|name| check.numbers[name].as_f64().unwrap())
+        };
+        assert_eq!(found(Part::Attributes, None), [1.0, 0.999]);
+        assert_eq!(found(Part::OpenAndLookup, None), [1.0, 0.999]);
+        assert_eq!(found(Part::OpenAndLookup, Some(400_000)), [1.0, 0.799]);
+        assert_eq!(found(Part::OpenAndLookup, Some(u64::MAX)), [1.0, 0.0]);
+    }
+
+    #[test]
+    fn copies_of_tiny_buffers_remain() {
+        let saves = |large_ns| {
+            let mut workload = workload(FileSystem::default(), Cost::new(Part::Cpu, 0));
+            workload.tiny = vec![Tiny {
+                path: "file".into(),
+                is_write: true,
+                calls: 1_000_000,
+                bytes: 512_000_000,
+                ns: 1_000_000_000,
+                large_ns,
+            }];
+            judge(&workload)[0].numbers["saves_s"].clone()
+        };
+        assert_eq!(saves(None), 0.992);
+        assert_eq!(saves(Some(700_000_000)), 0.3);
         assert_eq!(saves(Some(2_000_000_000)), 0.0);
     }
 }

@@ -3,7 +3,7 @@
 use super::part::{Cost, FileCost, Part};
 use super::strip::{Interval, Strip, spread};
 use super::timeline::{SmallCalls, Span};
-use folio_interpose::{FileId, Tracker};
+use folio_interpose::{FileId, Op, Tracker};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -15,6 +15,7 @@ const FILES_MAX: usize = 20;
 #[derive(Default)]
 struct Calls {
     calls: u64,
+    opens: u64,
     wait_ns: u64,
     wall_ns: u64,
     bytes: u64,
@@ -74,6 +75,8 @@ impl CallsByFile {
     pub(super) fn add(&mut self, part: Part, span: &Span, wait_ns: u64) {
         let found = self.0.entry((part, span.file)).or_default();
         found.calls += 1;
+        let is_open = matches!(span.op, Op::Open | Op::OpenStream | Op::OpenDirectory);
+        found.opens += u64::from(is_open);
         found.wait_ns += wait_ns;
         found.wall_ns += span.wall_ns;
         if span.moves_bytes() {
@@ -98,6 +101,7 @@ impl CallsByFile {
             let empty = Cost::new(*part, mount);
             let (longest_ns, cost) = costs.entry((*part, mount)).or_insert((0, empty));
             cost.calls += calls.calls;
+            cost.opens += calls.opens;
             cost.files
                 .extend(file.map(|file| tracker.path(file).to_owned()));
             cost.wait_ns += calls.wait_ns;

@@ -18,6 +18,9 @@ const O_CREAT: u64 = 0o100;
 const DEPTH_MAX: usize = 64;
 /// Shorter waits outside of files are not followed into a child, in nanoseconds.
 const FOLLOWED_NS: u64 = 1_000_000;
+/// The least time for which the scheduler lets another program run (Linux: base_slice_ns), and
+/// less: a thread that waits longer without a switch of its own was preempted.
+const SLICE_NS: u64 = 500_000;
 /// Small calls on a file that are worth a finding.
 const SMALL_CALLS_MIN: u64 = 1000;
 
@@ -281,12 +284,14 @@ impl<'a> Split<'a> {
         if !has_files && !is_listing {
             return Part::NotFiles;
         }
-        if span.switches == 0 {
+        let is_served = mount.is_some_and(|mount| self.mounted.get(mount).file_system.is_served());
+        // A server on this machine may take the caller's processor, and answer before it sleeps.
+        let is_answered = is_served && span.wait_ns < SLICE_NS;
+        if span.switches == 0 && !is_answered {
             return Part::Processor;
         }
         let is_sync_mount =
             mount.is_some_and(|mount| self.mounted.get(mount).file_system.has("sync"));
-        let is_served = mount.is_some_and(|mount| self.mounted.get(mount).file_system.is_served());
         let is_sync = is_sync_mount || span.flags & SYNC_FLAGS != 0;
         match span.op {
             // Names and attributes wait for the disk, too.
@@ -358,6 +363,7 @@ impl<'a> Split<'a> {
             calls: found.small.calls,
             bytes: found.small.bytes,
             ns: found.all_ns(),
+            large_ns: None,
         });
         let seconds = |ns: u64| (ns as f64 / 1e6).round() / 1e3;
         let unreached = self.unreached.iter().map(|(program, ns)| Unreached {

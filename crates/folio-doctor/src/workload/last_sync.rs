@@ -47,17 +47,10 @@ mod tests {
 
     fn cost(part: Part, file: PathBuf, bytes: u64) -> Cost {
         Cost {
-            part,
-            mount: 0,
-            calls: 1,
             files: vec![file.clone()],
-            wait_ns: 1,
-            wall_ns: 1,
             bytes,
-            device_bytes: 0,
-            last_sync_ns: None,
-            replacements: 0,
             example: Some(file),
+            ..Cost::new(part, 0)
         }
     }
 

@@ -14,9 +14,11 @@
 mod by_file;
 mod critical;
 mod lanes;
+mod large_calls;
 mod last_sync;
 mod mounted;
 mod part;
+mod reopen;
 mod strip;
 mod timeline;
 mod visit;
@@ -134,10 +136,17 @@ pub fn run(
     should_stop: &AtomicBool,
 ) -> io::Result<Workload> {
     let mut found = record(words, options, should_stop)?;
-    if options.may_write {
-        for cost in &mut found.costs {
+    for cost in &mut found.costs {
+        if options.may_write {
             cost.last_sync_ns = last_sync::measure(cost);
         }
+        if found.mounts[cost.mount].file_system.is_served() {
+            cost.reopen_ns = reopen::measure(cost);
+        }
+    }
+    // The one that may be a finding.
+    if let Some(tiny) = found.tiny.first_mut() {
+        tiny.large_ns = large_calls::measure(tiny, options.may_write);
     }
     Ok(found)
 }

@@ -115,8 +115,10 @@ pub struct Cost {
     pub part: Part,
     /// Index of the mount in [`Workload::mounts`](crate::Workload::mounts).
     pub mount: usize,
-    /// Calls that took at least 16 microseconds.
+    /// Calls that took at least 16 microseconds, or 5 if they ask for attributes.
     pub calls: u64,
+    /// Those of them that open a file or a directory.
+    pub opens: u64,
     /// Files of these calls, sorted.
     pub files: Vec<PathBuf>,
     /// Time that they did not run, in nanoseconds.
@@ -129,6 +131,9 @@ pub struct Cost {
     pub device_bytes: u64,
     /// Of syncs: the time that one sync of these bytes takes, in nanoseconds, if it was measured.
     pub last_sync_ns: Option<u64>,
+    /// Of opens that ask a server: the time of one whose name and attributes are valid, in
+    /// nanoseconds, if it was measured.
+    pub reopen_ns: Option<u64>,
     /// Of closes: of files that were truncated and written. Of renames: over a file.
     pub replacements: u64,
     /// The path with the longest time.
@@ -137,17 +142,19 @@ pub struct Cost {
 
 impl Cost {
     /// Returns the costs of no calls.
-    pub(super) fn new(part: Part, mount: usize) -> Self {
+    pub(crate) fn new(part: Part, mount: usize) -> Self {
         Self {
             part,
             mount,
             calls: 0,
+            opens: 0,
             files: Vec::new(),
             wait_ns: 0,
             wall_ns: 0,
             bytes: 0,
             device_bytes: 0,
             last_sync_ns: None,
+            reopen_ns: None,
             replacements: 0,
             example: None,
         }
@@ -163,7 +170,7 @@ pub struct FileCost {
     pub mount: usize,
     /// The part with most of the time.
     pub part: Part,
-    /// Calls that took at least 16 microseconds, and small calls.
+    /// Calls that took at least 16 microseconds, or 5 if they ask for attributes, and small calls.
     pub calls: u64,
     /// Bytes that they moved.
     pub bytes: u64,
@@ -186,6 +193,8 @@ pub struct Tiny {
     pub bytes: u64,
     /// Time of all calls, in nanoseconds; of a loop that copies, those on the other file as well.
     pub ns: u64,
+    /// Time of calls of 64 KiB for the same bytes, in nanoseconds, if it was measured.
+    pub large_ns: Option<u64>,
 }
 
 /// A program that was not recorded.

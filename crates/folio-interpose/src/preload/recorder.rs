@@ -9,6 +9,9 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering
 
 /// A call of at least this many nanoseconds may have waited: the thread's counters are read.
 const SLOW_NS: u64 = 16_000;
+/// The same of calls for attributes, which take a microsecond or two in memory: a server that is
+/// awake answers in five.
+const SLOW_ATTRIBUTES_NS: u64 = 5_000;
 /// Calls on streams, and of readdir, that are faster than this need no record.
 const BUFFERED_NS: u64 = 2_000;
 /// O_WRONLY and O_TRUNC: the mode `w` of a stream.
@@ -187,6 +190,15 @@ fn result_of(call: &Call, a: &Arguments, result: usize) -> i64 {
     }
 }
 
+/// The time from which on a call may have waited. Bytes take their time, too.
+#[inline]
+fn slow_ns(op: Op, returned: i64) -> u64 {
+    match op {
+        Op::Stat | Op::StatDescriptor => SLOW_ATTRIBUTES_NS,
+        _ => SLOW_NS + (returned.max(0) as u64) / 8,
+    }
+}
+
 /// Ends a record and writes it.
 #[inline]
 pub(crate) fn end(begun: Begun, call: &Call, a: &Arguments, result: usize) {
@@ -206,7 +218,7 @@ pub(crate) fn end(begun: Begun, call: &Call, a: &Arguments, result: usize) {
         return;
     }
     let returned = result_of(call, a, result);
-    let is_slow = wall_ns >= SLOW_NS + (returned.max(0) as u64) / 8;
+    let is_slow = wall_ns >= slow_ns(call.op, returned);
     let detail = call.detail_of(a);
     if let Some(thread) = begun.thread {
         thread.remember(call.op, is_slow);

@@ -95,7 +95,7 @@ pub(super) struct FileReport {
     pub(super) fs_type: String,
     /// The part with most of its time.
     pub(super) part: Part,
-    /// Calls that took at least 16 microseconds, and small calls.
+    /// Calls that took at least 16 microseconds, or 5 if they ask for attributes, and small calls.
     pub(super) calls: u64,
     /// Bytes that they moved.
     pub(super) bytes: u64,

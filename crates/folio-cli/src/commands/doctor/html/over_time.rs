@@ -216,3 +216,57 @@ fn shares(parts: &[u64]) -> String {
     }
     words.join(", ")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::doctor::workload::tests::report_of;
+    use folio_doctor::Timeline;
+
+    /// The chart of these threads, of which the path is in bucket 3 of the first one.
+    fn chart_of(threads: &[(u32, u32, Option<&str>)], omitted: usize) -> String {
+        let lane = |(index, (pid, tid, program)): (usize, &(u32, u32, Option<&str>))| {
+            let strip = Strip::default();
+            let mut on_path = vec![0; strip.buckets().len()];
+            on_path[3] = u64::from(index == 0);
+            Lane {
+                pid: *pid,
+                tid: *tid,
+                program: program.map(Into::into),
+                strip,
+                on_path,
+            }
+        };
+        let mut report = report_of("name");
+        report.timeline = Timeline {
+            path: Strip::default(),
+            lanes: threads.iter().enumerate().map(lane).collect(),
+            omitted,
+        };
+        let mut page = String::new();
+        chart(&mut page, &report);
+        page
+    }
+
+    #[test]
+    fn lane_names_thread_and_marks_path() {
+        let threads = [(7, 7, Some("/usr/bin/a<b")), (7, 8, None)];
+        let page = chart_of(&threads, 0);
+        let (path, lanes) = page.split_once("<div class=\"lane thread\">").unwrap();
+        assert!(path.contains("class=\"lane path\"") && !path.contains("class=\"mark\""));
+        let (first, second) = lanes.split_once("<div class=\"lane thread\">").unwrap();
+        assert!(first.contains("<div>a&lt;b <small>process 7</small></div>"));
+        assert!(first.contains("<path class=\"mark\" d=\"M3 88h1v12h-1z\"/>"));
+        assert!(second.contains("<div>? <small>process 7, thread 8</small></div>"));
+        assert!(!second.contains("class=\"mark\""), "{page}");
+        assert_eq!(page.matches("class=\"axis\"").count(), 2);
+    }
+
+    #[test]
+    fn threads_without_lane_are_counted() {
+        assert!(chart_of(&[(7, 7, None)], 3).contains("and 3 more threads, each with less time"));
+        let page = chart_of(&[], 0);
+        assert!(!page.contains("lane thread") && !page.contains("more thread"));
+        assert_eq!(page.matches("class=\"axis\"").count(), 1);
+    }
+}

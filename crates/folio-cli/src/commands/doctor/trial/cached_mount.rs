@@ -6,7 +6,7 @@
 
 use crate::exit::{Failure, Outcome};
 use crate::session::Session;
-use crate::user_command::{Ended, Running};
+use crate::user_command::{Ended, Reported, Running, wait_readable};
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
@@ -17,6 +17,8 @@ use std::time::Duration;
 
 /// Names, attributes and pages are valid for a second; other programs change the server's files.
 const OPTIONS: &str = "allow_other,ttl=1s,cache=writethrough";
+/// Longest wait for a mount.
+const READY_MAX: Duration = Duration::from_secs(30);
 /// Longest wait for the last user of a mount.
 const END_MAX: Duration = Duration::from_secs(5);
 
@@ -63,6 +65,18 @@ impl<'a> CachedMount<'a> {
         };
         let mut line = String::new();
         if let Some(out) = out {
+            let is_interrupted = || session.is_interrupted();
+            match wait_readable(&out, Some(READY_MAX), &is_interrupted).map_err(failed)? {
+                Reported::Readable => {}
+                Reported::OutOfTime => {
+                    let seconds = READY_MAX.as_secs();
+                    return Err(format!(
+                        "folio mount was not ready in {seconds} s: does the server of {} answer?",
+                        source.display()
+                    ));
+                }
+                Reported::Interrupted => return Err("interrupted".to_owned()),
+            }
             BufReader::new(out).read_line(&mut line).map_err(failed)?;
         }
         this.is_mounted = !line.is_empty();

@@ -77,11 +77,13 @@ impl Trials<'_> {
         report: &mut WorkloadReport,
         mut show: impl FnMut(usize, &Trial) -> Outcome,
     ) -> Outcome {
+        let wall_s = report.wall_s.max(1e-3);
         let saves_s = |check: &Check| check.numbers.get("saves_s").and_then(Value::as_f64);
+        let share = |check: &Check| saves_s(check).unwrap_or(0.0) / wall_s;
         let all: Vec<_> = report
             .checks
             .iter_mut()
-            .map(|check| (check.cure.take(), saves_s(check).unwrap_or(0.0)))
+            .map(|check| (check.cure.take(), share(check)))
             .collect();
         for (index, check) in report.checks.iter_mut().enumerate() {
             let Some(cure) = &all[index].0 else { continue };
@@ -94,7 +96,7 @@ impl Trials<'_> {
                 }
                 _ => {
                     let same = all.iter().filter(has_same);
-                    self.trial(cure, same.map(|(_, saves)| saves).sum())
+                    self.trial(cure, same.map(|(_, share)| share).sum())
                 }
             };
             self.session.check_interrupt()?;
@@ -103,7 +105,8 @@ impl Trials<'_> {
         Ok(())
     }
 
-    fn trial(&self, cure: &Cure, predicted_s: f64) -> Trial {
+    /// Runs the pairs of a cure that is predicted to save this share of the time.
+    fn trial(&self, cure: &Cure, share: f64) -> Trial {
         let measured = Applier::of(cure).and_then(|applier| {
             let (applied, risk, place) = words(cure);
             // Mounts of a thread of its own are seen by the commands that it starts.
@@ -113,12 +116,14 @@ impl Trials<'_> {
                     .join()
                     .unwrap_or_else(|_| Err("a trial panicked".to_owned()))
             })?;
-            let saved_s = median(times.baseline_s.clone()) - median(times.cured_s.clone());
+            let baseline_s = median(times.baseline_s.clone());
+            let saved_s = baseline_s - median(times.cured_s.clone());
             Ok(Trial::Measured {
                 applied,
                 risk: risk.to_owned(),
-                predicted_s,
-                measured_s: (saved_s * 1e3).round() / 1e3,
+                // The disk and the machine were as fast as in these runs, not as when examined.
+                predicted_s: in_ms(share * baseline_s),
+                measured_s: in_ms(saved_s),
                 baseline_s: times.baseline_s,
                 cured_s: times.cured_s,
             })
@@ -153,7 +158,7 @@ impl Trials<'_> {
                 } else {
                     &mut times.baseline_s
                 };
-                all.push((seconds * 1e3).round() / 1e3);
+                all.push(in_ms(seconds));
             }
         }
         Ok(times)
@@ -336,6 +341,11 @@ fn words(cure: &Cure) -> (String, &'static str, &Path) {
         ),
         Cure::Unavailable(_) => (String::new(), "", Path::new("")),
     }
+}
+
+/// Returns seconds without a part of a millisecond.
+fn in_ms(seconds: f64) -> f64 {
+    (seconds * 1e3).round() / 1e3
 }
 
 /// Writes the dirty pages of the file system at `place`; returns the seconds.
