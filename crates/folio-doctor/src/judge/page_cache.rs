@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn fast_answers_of_a_share_are_no_pages() {
+    fn fast_answers_of_a_share_need_no_pages() {
         for (fs_type, verdict) in [("9p", Verdict::Fault), ("virtiofs", Verdict::Fine)] {
             let mut facts = healthy(fs_type);
             let mut reads = direct_io().reads.unwrap();
