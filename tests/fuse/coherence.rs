@@ -472,6 +472,33 @@ fn replaced_file_is_read_whole() {
 }
 
 /// Data written through the mount stays in the kernel's cache: only external changes are pushed.
+/// Between a write on the host and its notice, a page with old bytes does not get the new size.
+#[test]
+fn old_page_never_gets_new_size() {
+    requires!(root, fuse);
+    let shared = SharedMount::new("push=inotify", Promise::Soon);
+    for round in 0..500 {
+        let name = format!("f{}", round % 50);
+        for (new, old_with_new_size) in [("1\n", "22"), ("22\n", "1\n\0")] {
+            fs::write(shared.host(&name), new).unwrap();
+            let start = Instant::now();
+            loop {
+                let mut buf = [0; 8];
+                let file = File::open(shared.mount(&name)).unwrap();
+                file.metadata().unwrap();
+                let count = file.read_at(&mut buf, 0).unwrap();
+                let seen = str::from_utf8(&buf[..count]).unwrap();
+                if seen == new {
+                    break;
+                }
+                assert_ne!(seen, old_with_new_size, "round {round}");
+                assert!(start.elapsed() < LOST, "round {round}: {new:?} never");
+            }
+        }
+    }
+    shared.fixture.finish();
+}
+
 #[test]
 fn own_write_keeps_cached_pages() {
     requires!(root, fuse, tool("fincore"));

@@ -1,12 +1,15 @@
-//! Files of the host that the kernel opens without a request: warm ones need no server, and a file
-//! stays the same whatever external writers do to its name.
+//! Files and directories of the host that the kernel opens without a request: warm ones need no
+//! server. A file stays the same whatever external writers do to its name, and a listing kept by
+//! the kernel shows all changes.
 
 use crate::support::requires;
 use crate::support::tools::command;
 use crate::{Fixture, MountSource};
 use rustix::process::{Signal, kill_process};
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -46,6 +49,14 @@ fn warm_file_is_read_while_server_is_stopped() {
     for _ in 0..2 {
         assert_eq!(look(), (4, b"warm".to_vec()));
     }
+    let seen = while_server_is_stopped(&fixture, look);
+    assert_eq!(seen, (4, b"warm".to_vec()));
+    fixture.finish();
+}
+
+/// Returns the result of `look`, which must not wait for the server.
+#[track_caller]
+fn while_server_is_stopped<T>(fixture: &Fixture, look: impl FnOnce() -> T) -> T {
     let server = fixture.mount.process();
     let (done, is_done) = channel();
     let (seen, was_stuck) = std::thread::scope(|scope| {
@@ -60,9 +71,163 @@ fn warm_file_is_read_while_server_is_stopped() {
         let _ = done.send(());
         (seen, watchdog.join().unwrap())
     });
-    assert!(!was_stuck, "open(2) of a warm file waited for the server");
-    assert_eq!(seen, (4, b"warm".to_vec()));
+    assert!(!was_stuck, "a warm file or directory needed the server");
+    seen
+}
+
+/// Returns the sorted names in a directory.
+fn names(directory: &Path) -> Vec<OsString> {
+    let list = fs::read_dir(directory).unwrap();
+    let mut names: Vec<_> = list.map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn warm_listing_is_read_while_server_is_stopped() {
+    requires!(root, fuse);
+    let fixture = shared();
+    fs::create_dir(fixture.behind.join("d")).unwrap();
+    for number in 0..500 {
+        fs::write(fixture.behind.join(format!("d/{number}")), "").unwrap();
+    }
+    let path = fixture.at("d");
+    let expected = names(&fixture.behind.join("d"));
+    // The second time the kernel asks for the access time.
+    for _ in 0..2 {
+        assert_eq!(names(&path), expected);
+    }
+    assert_eq!(while_server_is_stopped(&fixture, || names(&path)), expected);
+    fs::write(fixture.behind.join("d/new"), "").unwrap();
+    wait_until("a new name", || names(&path).len() == expected.len() + 1);
+    fs::remove_file(fixture.behind.join("d/7")).unwrap();
+    wait_until("a removal", || names(&path).len() == expected.len());
     fixture.finish();
+}
+
+#[test]
+fn own_changes_show_in_kept_listing() {
+    requires!(root, fuse);
+    let fixture = shared();
+    let at = |name: String| fixture.at(&name);
+    for directory in ["a", "b"] {
+        fs::create_dir(fixture.at(directory)).unwrap();
+    }
+    for round in 0..300 {
+        let (from, to) = if round % 2 == 0 {
+            ("a", "b")
+        } else {
+            ("b", "a")
+        };
+        match round % 5 {
+            0 => fs::write(at(format!("{from}/{round}")), "").unwrap(),
+            1 => fs::create_dir(at(format!("{to}/{round}"))).unwrap(),
+            2 => fs::rename(
+                at(format!("{from}/{}", round - 2)),
+                at(format!("{to}/{round}")),
+            )
+            .unwrap(),
+            3 => fs::hard_link(
+                at(format!("{from}/{}", round - 1)),
+                at(format!("{from}/{round}")),
+            )
+            .unwrap(),
+            _ => fs::remove_file(at(format!("{to}/{}", round - 1))).unwrap(),
+        }
+        for directory in ["a", "b"] {
+            let behind = names(&fixture.behind.join(directory));
+            assert_eq!(names(&fixture.at(directory)), behind, "round {round}");
+        }
+    }
+    fixture.finish();
+}
+
+#[test]
+fn removal_while_listing_skips_and_repeats_none() {
+    requires!(root, fuse);
+    let fixture = shared();
+    for is_kept in [false, true] {
+        let path = fixture.at("d");
+        fs::create_dir(fixture.behind.join("d")).unwrap();
+        for number in 0..3000 {
+            fs::write(fixture.behind.join(format!("d/{number}")), "").unwrap();
+        }
+        wait_until("the directory", || path.exists());
+        if is_kept {
+            assert_eq!(names(&path).len(), 3000);
+        }
+        let mut list = fs::read_dir(&path).unwrap();
+        let first = list.next().unwrap().unwrap().path();
+        fs::remove_file(first).unwrap();
+        let rest = list.map(|entry| fs::remove_file(entry.unwrap().path()).unwrap());
+        assert_eq!(rest.count(), 2999);
+        fs::remove_dir(&path).unwrap();
+    }
+    fixture.finish();
+}
+
+/// A position of an open directory names the same entry after other entries were removed, and
+/// whether the kernel has kept the listing or not.
+#[test]
+fn position_in_listing_survives_removals() {
+    requires!(root, fuse);
+    let fixture = shared();
+    fs::create_dir(fixture.behind.join("d")).unwrap();
+    for number in 0..1000 {
+        fs::write(fixture.behind.join(format!("d/{number}")), "").unwrap();
+    }
+    let path = fixture.at("d");
+    for _ in 0..2 {
+        let mut directory = rustix::fs::Dir::new(File::open(&path).unwrap()).unwrap();
+        let mut read = |count: usize| -> Vec<_> {
+            let next = directory.by_ref().take(count).map(Result::unwrap);
+            next.map(|entry| (entry.file_name().to_owned(), entry.offset()))
+                .collect()
+        };
+        let first = read(400);
+        let following = read(2);
+        let (last, position) = first.last().unwrap();
+        for (name, _) in &first[200..210] {
+            let name = name.to_str().unwrap();
+            if !matches!(name, "." | "..") {
+                fs::remove_file(path.join(name)).unwrap();
+            }
+        }
+        directory.seek(*position).unwrap();
+        let again = directory.next().unwrap().unwrap();
+        assert_eq!(again.file_name(), &*following[0].0, "after {last:?}");
+        directory.rewind();
+        assert_eq!(directory.count(), fs::read_dir(&path).unwrap().count() + 2);
+    }
+    fixture.finish();
+}
+
+/// Most directories get no watch: the kernel must not keep their listings.
+#[test]
+fn listing_without_watch_shows_changes() {
+    requires!(root, fuse, user_namespaces);
+    let folder = tempfile::tempdir().unwrap();
+    let script = r#"
+        cd "$1"; mkdir -p host/a host/b host/c host/d host/e mnt
+        echo 2 > "$2"
+        "$0" mount -q --background --log log -o push=inotify host mnt || exit 3
+        for round in 1 2 3; do
+            for name in a b c d e; do
+                ls mnt/$name > /dev/null; ls mnt/$name > /dev/null
+                > host/$name/$round
+                until [ "$(ls mnt/$name)" = "$(ls host/$name)" ]; do :; done
+            done
+        done
+        grep -q max_user_watches log
+    "#;
+    let mut unshare = command("unshare");
+    let flags = ["--user", "--map-root-user", "--mount", "sh", "-c", script];
+    unshare.args(flags).arg(env!("CARGO_BIN_EXE_folio"));
+    unshare
+        .arg(folder.path())
+        .arg(crate::support::require::WATCHES_MAX);
+    let output = unshare.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
 }
 
 #[test]

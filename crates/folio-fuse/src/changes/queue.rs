@@ -254,7 +254,7 @@ impl ChangeQueue {
     }
 
     /// Notes that the client gets pages of a node whose changes are not reported.
-    pub(crate) fn note_unreported_pages(&self, node: u64) {
+    pub(crate) fn note_unreported(&self, node: u64) {
         if self.unreported.add(node, ()) {
             self.wake();
         }

@@ -136,6 +136,12 @@ impl CachePolicy {
         }
     }
 
+    /// Returns whether the kernel may open directories by itself, without a request, and keep their
+    /// listings until a notice.
+    pub(super) fn skips_opendir(self) -> bool {
+        self.invalidation == Invalidation::Push && self.page_caching != PageCaching::None
+    }
+
     /// Returns what the kernel does with the listing of a directory that is opened (`FOPEN_*`).
     /// Without pushed changes it would compare the mtime, which two changes within one tick of the
     /// clock share; so it keeps none. It keeps none either where it caches no pages.

@@ -51,7 +51,7 @@ impl LocalClient {
     }
 
     /// Returns whether changes are pushed, so that the kernel drops no pages by itself.
-    fn is_pushed(&self) -> bool {
+    pub(crate) fn is_pushed(&self) -> bool {
         self.policy.invalidation == Invalidation::Push
     }
 
@@ -65,16 +65,23 @@ impl LocalClient {
         self.policy.skips_open
     }
 
+    /// Returns whether the kernel opens directories of the host by itself.
+    pub(crate) fn skips_opendir(&self) -> bool {
+        self.policy.skips_opendir() && self.only_user.is_none()
+    }
+
     /// Adjusts the capabilities to ask for to this kernel.
     pub(crate) fn adjust_capabilities(&self, wanted: u64) -> u64 {
         let mut wanted = wanted & !(init::AUTO_INVAL_DATA | init::EXPLICIT_INVAL_DATA);
         wanted |= match self.policy.invalidation {
-            // Pages are dropped for pushed changes only. With AUTO_INVAL_DATA the kernel would take
-            // a new mtime for an external change, and drop the pages that it has just written.
-            Invalidation::None | Invalidation::Push => init::EXPLICIT_INVAL_DATA,
+            Invalidation::None => init::EXPLICIT_INVAL_DATA,
+            // Pages are dropped for pushed changes, and when a reply has another size: a page with
+            // old bytes must not become longer. With AUTO_INVAL_DATA the kernel would take a new
+            // mtime for an external change, and drop the pages that it has just written.
+            Invalidation::Push => 0,
             Invalidation::Ttl => init::AUTO_INVAL_DATA,
         };
-        if self.policy.is_shared() {
+        if self.policy.is_shared() && !self.skips_opendir() {
             wanted &= !init::NO_OPENDIR_SUPPORT;
         }
         if self.policy.skips_open {

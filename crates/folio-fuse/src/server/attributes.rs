@@ -3,6 +3,7 @@
 use super::Server;
 use super::call::Call;
 use crate::client_options::PermissionChecks;
+use crate::local::LocalClient;
 use crate::wire::abi::{
     AttrOut, FITRIM, FSGETXATTR, FlagsArgument, FsXattr, GETFLAGS, GetxattrIn, GetxattrOut,
     IoctlIn, IoctlOut, NOTIFY, REMOUNT, SETFLAGS, SETXATTR_ACL_KILL_SGID, SetattrIn,
@@ -10,7 +11,7 @@ use crate::wire::abi::{
 };
 use crate::wire::encode::{permission_bits, statx};
 use folio::syscall::{Caller, Handle};
-use folio::vfs::{FileType, InodeFlags, SetTime, XattrFlags};
+use folio::vfs::{Attributes, FileType, InodeFlags, SetTime, XattrFlags};
 use folio::{Errno, Result, Timespec};
 
 pub(super) const SET_UID: u16 = 0o4000;
@@ -22,15 +23,25 @@ const CAPABILITIES: &[u8] = b"security.capability";
 impl Server {
     /// `FUSE_GETATTR`.
     pub(super) fn getattr(&self, call: &mut Call<'_>) -> Result<()> {
-        let handle = self.nodes.handle(call.node())?;
-        let attributes = self.nodes.stat(&handle)?;
+        let (handle, attributes) = self.current_attributes(call.node())?;
         call.send(&self.attr_out(&attributes, handle.ttl()))
+    }
+
+    /// Returns a node and its attributes. The local kernel, whose pages come from the host, gets
+    /// the host's size of now: a page that is newer than the size would be cut.
+    fn current_attributes(&self, node: u64) -> Result<(Handle, Attributes)> {
+        let handle = self.nodes.handle(node)?;
+        let is_pushed = self.local.as_ref().is_some_and(LocalClient::is_pushed);
+        if is_pushed && handle.attributes().file_type == FileType::Regular {
+            handle.invalidate();
+        }
+        let attributes = self.nodes.stat(&handle)?;
+        Ok((handle, attributes))
     }
 
     /// `FUSE_STATX`.
     pub(super) fn statx(&self, call: &mut Call<'_>) -> Result<()> {
-        let handle = self.nodes.handle(call.node())?;
-        let attributes = self.nodes.stat(&handle)?;
+        let (handle, attributes) = self.current_attributes(call.node())?;
         let ttl = self.attributes_ttl(&attributes, handle.ttl());
         call.send(&StatxOut {
             valid: ttl.as_secs(),

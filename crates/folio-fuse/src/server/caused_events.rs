@@ -10,7 +10,7 @@ use crate::wire::abi::{
 use crate::wire::encode::mknod_type;
 use crate::wire::op;
 use crate::wire::request::{self, Arguments};
-use folio::syscall::{Caller, Credentials};
+use folio::syscall::{Caller, Credentials, OpenFlags};
 use folio::vfs::{
     Change, ChangeListener, EventName, FileEvent, FileType, InodeNumber, RenameFlags,
 };
@@ -93,7 +93,7 @@ impl Server {
                 let release: ReleaseIn = args.take()?;
                 // An open that only raises an event has no file.
                 self.nodes.file(release.file)?;
-                if !is_writer(release.flags) {
+                if !OpenFlags::from_bits_truncate(release.flags).is_writable() {
                     return Ok(Vec::new());
                 }
                 FileEvent::WriterClosed(self.name_of(node)?)
@@ -179,11 +179,4 @@ fn setattr_events(valid: u32, name: &EventName) -> Vec<FileEvent> {
     let modified = is_modified.then(|| FileEvent::Modified(name.clone()));
     let changed = is_changed.then(|| FileEvent::AttributesChanged(name.clone()));
     modified.into_iter().chain(changed).collect()
-}
-
-/// Returns whether a file is open for writing with these flags of open(2).
-fn is_writer(flags: u32) -> bool {
-    /// `O_ACCMODE` (asm-generic/fcntl.h); 0 is `O_RDONLY`.
-    const ACCESS_MODE: u32 = 3;
-    flags & ACCESS_MODE != 0
 }

@@ -121,8 +121,7 @@ impl Server {
         flags: u32,
         is_unchanged: impl FnOnce() -> bool,
     ) -> OpenOut {
-        let writes =
-            OpenFlags::from_bits_truncate(flags).intersects(OpenFlags::WRONLY | OpenFlags::RDWR);
+        let writes = OpenFlags::from_bits_truncate(flags).is_writable();
         let (open_flags, backing) = match (&self.local, self.options.data) {
             (Some(local), _) => local.open(&self.nodes, node, &file, writes),
             (None, DataCache::None) => (open::DIRECT_IO | open::PARALLEL_DIRECT_WRITES, 0),
@@ -278,7 +277,7 @@ impl Server {
     /// changes are not reported.
     fn limit_unreported_pages(&self, node: u64) {
         if self.skips_host_open() && !self.nodes.has_change_notifications(node) {
-            self.changes.note_unreported_pages(node);
+            self.changes.note_unreported(node);
         }
     }
 

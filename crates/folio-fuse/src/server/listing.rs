@@ -2,6 +2,7 @@
 
 use super::Server;
 use super::call::Call;
+use crate::local::LocalClient;
 use crate::wire::TRANSFER_MAX;
 use crate::wire::abi::{Dirent, EntryOut, ReadIn};
 use crate::wire::encode::dirent_type;
@@ -10,9 +11,6 @@ use folio::syscall::{Caller, Credentials, Handle};
 use folio::vfs::FileType;
 use std::ops::ControlFlow;
 use zerocopy::IntoBytes;
-
-/// Entries read from a directory at a time.
-const ENTRIES: usize = 128;
 
 /// One name in a directory.
 struct ListedEntry {
@@ -45,33 +43,31 @@ struct Listing<'a> {
     cookie: u64,
     /// Longest body: as requested, as fits, and no more than any client needs.
     len_max: usize,
+    /// Bytes before the `struct fuse_dirent` of each entry.
+    prefix_len: usize,
 }
 
 impl Server {
     /// `FUSE_READDIR`.
     pub(super) fn readdir(&self, call: &mut Call<'_>) -> Result<()> {
-        let listing = self.listing(call.credentials, call)?;
-        let len_max = listing.len_max;
-        listing.for_each(|entry| {
-            if call.reply.body_len() + entry.dirent_len() > len_max {
-                return Ok(ControlFlow::Break(()));
-            }
+        let is_unreported = self.is_unreported_listing(call.node());
+        let listing = self.listing(call.credentials, call, 0)?;
+        listing.send_entries(|entry| {
             send_dirent(call, entry, entry.number)?;
-            Ok(ControlFlow::Continue(()))
-        })
+            Ok(true)
+        })?;
+        self.limit_listing(call.node(), is_unreported);
+        Ok(())
     }
 
     /// `FUSE_READDIRPLUS`.
     pub(super) fn readdirplus(&self, call: &mut Call<'_>) -> Result<()> {
-        let listing = self.listing(call.credentials, call)?;
+        let is_unreported = self.is_unreported_listing(call.node());
+        let listing = self.listing(call.credentials, call, size_of::<EntryOut>())?;
         let (caller, directory) = (listing.caller, listing.directory.clone());
-        let (len_max, directory_node) = (listing.len_max, call.node());
-        listing.for_each(|entry| {
-            // Checked before the lookup (S2).
-            let len = size_of::<EntryOut>() + entry.dirent_len();
-            if call.reply.body_len() + len > len_max {
-                return Ok(ControlFlow::Break(()));
-            }
+        let directory_node = call.node();
+        // There is room for each entry (S2).
+        listing.send_entries(|entry| {
             // Node 0: the client takes the name alone. `.` and `..` count as no lookup. If a lookup
             // fails, the client repeats it when it needs the inode, and gets the error then.
             let found = if entry.is_dot() {
@@ -79,7 +75,7 @@ impl Server {
             } else {
                 match caller.lookup(&directory, &entry.name) {
                     // Unlinked meanwhile.
-                    Ok(None) => return Ok(ControlFlow::Continue(())),
+                    Ok(None) => return Ok(false),
                     Ok(Some(handle)) => {
                         let ttl = self.name_ttl(&caller, &directory, &entry.name);
                         let found = self.entry(handle, ttl);
@@ -94,14 +90,32 @@ impl Server {
             let found = found.ok().flatten();
             call.send(&found.unwrap_or_default())?;
             send_dirent(call, entry, found.map_or(entry.number, |found| found.node))?;
-            Ok(ControlFlow::Continue(()))
-        })
+            Ok(true)
+        })?;
+        self.limit_listing(directory_node, is_unreported);
+        Ok(())
+    }
+
+    /// Returns whether the client keeps a listing whose changes are not reported. Before the
+    /// listing is read: the question begins to watch the directory.
+    fn is_unreported_listing(&self, node: u64) -> bool {
+        self.local.as_ref().is_some_and(LocalClient::skips_opendir)
+            && !self.nodes.has_change_notifications(node)
+    }
+
+    /// Limits how long the client keeps an unreported listing. After it was read: the client
+    /// stores entries also after a notice.
+    fn limit_listing(&self, node: u64, is_unreported: bool) {
+        if is_unreported {
+            self.changes.note_unreported(node);
+        }
     }
 
     fn listing<'a>(
         &'a self,
         credentials: &'a Credentials,
         call: &mut Call<'_>,
+        prefix_len: usize,
     ) -> Result<Listing<'a>> {
         let args: ReadIn = call.arguments.take()?;
         Ok(Listing {
@@ -111,61 +125,62 @@ impl Server {
             len_max: (args.size as usize)
                 .min(call.reply.room())
                 .min(TRANSFER_MAX),
+            prefix_len,
         })
     }
 }
 
 impl Listing<'_> {
-    /// Calls `add` for each entry until it breaks, which means that the entry does not fit.
-    fn for_each(
-        mut self,
-        mut add: impl FnMut(&ListedEntry) -> Result<ControlFlow<()>>,
-    ) -> Result<()> {
+    /// Sends the entries that fit in a reply by `send`, which returns whether the entry exists. If
+    /// none does, sends those after them: an empty reply would mean the end.
+    fn send_entries(mut self, mut send: impl FnMut(&ListedEntry) -> Result<bool>) -> Result<()> {
         loop {
-            let entries = self.next_entries()?;
+            let (entries, is_end) = self.next_entries()?;
+            let mut is_any_sent = false;
             for entry in &entries {
-                if add(entry)?.is_break() {
-                    return Ok(());
-                }
+                is_any_sent |= send(entry)?;
                 self.cookie = entry.next_cookie;
             }
-            if entries.len() < ENTRIES {
+            if is_any_sent || is_end || entries.is_empty() {
                 return Ok(());
             }
         }
     }
 
-    /// Returns the next entries; fewer than [`ENTRIES`] at the end.
-    fn next_entries(&self) -> Result<Vec<ListedEntry>> {
-        let mut entries = Vec::new();
+    /// Returns the next entries, as many as fit in a reply, and whether no entry follows.
+    fn next_entries(&self) -> Result<(Vec<ListedEntry>, bool)> {
+        let mut entries: Vec<ListedEntry> = Vec::new();
         let mut untyped = Vec::new();
+        let (mut len, mut is_end) = (0, true);
         self.caller
             .read_directory(&self.directory, self.cookie, &mut |entry| {
-                if entry.file_type.is_none() {
-                    untyped.push(entries.len());
-                }
-                entries.push(ListedEntry {
+                let listed = ListedEntry {
                     name: entry.name.to_vec(),
                     number: entry.number.0,
                     file_type: entry.file_type.unwrap_or(FileType::Directory),
                     next_cookie: entry.next_cookie,
-                });
-                if entries.len() < ENTRIES {
-                    ControlFlow::Continue(())
-                } else {
-                    ControlFlow::Break(())
+                };
+                len += self.prefix_len + listed.dirent_len();
+                if len > self.len_max {
+                    is_end = false;
+                    return ControlFlow::Break(());
                 }
+                if entry.file_type.is_none() {
+                    untyped.push(entries.len());
+                }
+                entries.push(listed);
+                ControlFlow::Continue(())
             })?;
         // The directory is unlocked now. `.` and `..` are directories, as assumed above.
         for index in untyped {
-            let entry: &mut ListedEntry = &mut entries[index];
+            let entry = &mut entries[index];
             if !entry.is_dot()
                 && let Some(found) = self.caller.lookup(&self.directory, &entry.name)?
             {
                 entry.file_type = found.attributes().file_type;
             }
         }
-        Ok(entries)
+        Ok((entries, is_end))
     }
 }
 

@@ -57,7 +57,8 @@ impl OpenFlags {
         !self.contains(Self::PATH) && matches!(self.access_mode(), 0 | 2)
     }
 
-    pub(crate) fn is_writable(self) -> bool {
+    /// Returns whether a file opened with these flags can be written.
+    pub fn is_writable(self) -> bool {
         !self.contains(Self::PATH) && matches!(self.access_mode(), 1 | 2)
     }
 

@@ -8,8 +8,9 @@ use rustix::fs::{RawDir, SeekFrom};
 use std::mem::MaybeUninit;
 use std::ops::ControlFlow;
 
-/// Size in bytes of the buffer for one host call.
-const ENTRIES_BYTES: usize = 32 << 10;
+/// Size in bytes of the buffer for one host call. Of a longer one a client that looks entries up,
+/// 200 at a time, would use a part, and the host reads the rest again at the next call.
+const ENTRIES_BYTES: usize = 8 << 10;
 
 impl HostInode {
     /// Calls `sink` for each entry from the host's `cookie` on.
