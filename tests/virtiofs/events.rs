@@ -10,6 +10,8 @@ use crate::virtiofs::SharedSource;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// Mounts the share, and begins to raise events.
@@ -24,6 +26,9 @@ for try in $(seq 100000); do pidof folio > /dev/null || break; done
 pidof folio > /dev/null && fail 'folio notify goes on'
 exit 0
 ";
+
+/// Time between changes while a guest ends: less than that between two requests of a notifier.
+const CHANGE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// An option that changes nothing.
 const DEFAULT: &str = "rw";
@@ -145,7 +150,23 @@ fn assert_reads_new_state(share: &Share, guest: RunningGuest) {
         wait_for("(DELETE) moved Err(NotFound) None.");
     }
     fs::write(at("end of changes"), "").unwrap();
-    guest.finish();
+    finish_among_changes(guest, &at("file"));
+}
+
+/// Waits for the end of the script. Meanwhile the host keeps changing a file, so that requests for
+/// calls never wait for long.
+#[track_caller]
+fn finish_among_changes(guest: RunningGuest, file: &Path) {
+    let (finished, waiting) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            while waiting.recv_timeout(CHANGE_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                fs::write(file, "changed").unwrap();
+            }
+        });
+        guest.finish();
+        drop(finished);
+    });
 }
 
 /// Events of changes while there is no notifier arrive once there is another one.
@@ -193,7 +214,10 @@ refused() { text=$(folio notify "$1" 2>&1) && fail "$1: $text"; echo "$text" | g
 refused /tmp 'folio share DIR --socket PATH'
 mkdir /tmp/d /tmp/ro /mnt/sub
 mount --bind /mnt/sub /tmp/d; refused /tmp/d 'not the root'
+folio notify /mnt 2> /tmp/first & first=$!
+for try in $(seq 100000); do grep -q 'until Ctrl-C' /tmp/first && break; done
 mount -o bind /mnt /tmp/ro; mount -o remount,bind,ro /tmp/ro; refused /tmp/ro 'read-only'
+kill $first; wait $first || fail "a refused notifier has replaced another: $(cat /tmp/first)"
 printf 'root:x:0:0::/:/bin/sh\nuser:x:1000:1000::/:/bin/sh\n' > /etc/passwd
 chmod 755 /mnt
 su user -c '/bin/folio notify /mnt' > /tmp/said 2>&1 && fail 'a notifier of an ordinary user'
@@ -204,6 +228,12 @@ folio notify /mnt 2> /tmp/second & second=$!
 wait $first && fail 'two notifiers of one mount'
 grep -q 'another folio notify' /tmp/first || fail "$(cat /tmp/first)"
 kill $second; wait $second || fail "$(cat /tmp/second)"
+folio notify /mnt 2> /tmp/third & third=$!
+for try in $(seq 100000); do grep -q 'until Ctrl-C' /tmp/third && break; done
+umount /tmp/d /tmp/ro; mount -o remount,ro /mnt || fail remount
+echo @@remounted
+wait $third && fail 'a notifier of a mount that has become read-only'
+grep -q 'the mount is read-only' /tmp/third || fail "$(cat /tmp/third)"
 "#;
 
 #[test]
@@ -212,7 +242,11 @@ fn notifier_is_refused_with_a_reason() {
     let share = Share::new(DEFAULT);
     let script = format!("mount -t virtiofs share /mnt || fail mount\nmkdir /etc\n{REFUSALS}");
     match share.boot(&script) {
-        Ok(guest) => guest.finish(),
+        Ok(guest) => {
+            guest.wait_for("@@remounted", LIMIT, "remount");
+            fs::write(share.folder().join("new"), "").unwrap();
+            guest.finish();
+        }
         Err(reason) => return report_skip(&reason),
     }
     share.shared.stop();

@@ -19,8 +19,8 @@ Examples:
 
 Programs in the guest that watch the mount (inotify, fanotify) then get the events of changes on the host, as watchers
 on the host do: new, changed, moved and removed files. The command asks the server for changes through the mount
-itself, so it needs no network. It makes a request once in a second without changes, and ends after the unmount.
-One command serves a mount; a new one replaces it.
+itself, so it needs no network. It makes a request once in a second without changes, and ends after the unmount in its
+mount namespace. One command serves a mount; a new one replaces it.
 
 A mount by folio mount needs no folio notify: give it -o events=on. docs/semantics.md, section Events, has the
 guarantees.";
@@ -93,8 +93,11 @@ fn reason(error: &folio::Error) -> String {
         }
         Errno::PERM | Errno::ACCESS => "only root raises events",
         Errno::XDEV => "not the root of a virtiofs mount: give the directory that it is mounted on",
-        Errno::ROFS => "the mount is read-only: mount it without ro, and share it --read-only",
-        Errno::BUSY => "another folio notify has replaced this one",
+        Errno::ROFS => {
+            "the mount is read-only: mount it without ro; to forbid writes use folio share \
+             --read-only"
+        }
+        Errno::BUSY => "replaced by another folio notify, or the device was reset",
         Errno::PROTO => "the share is of another release of folio: use the same one on both sides",
         _ => return exit::explain(error),
     };

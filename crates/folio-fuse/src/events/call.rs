@@ -12,7 +12,8 @@ const PLACEHOLDER: u64 = 0xffff << 48;
 /// The place of the type in the id of a placeholder.
 const TYPE_SHIFT: u32 = 40;
 
-/// The highest 2^28 group ids that are positive, which no machine gives to a user or a container.
+/// The highest 2^28 group ids that are positive: a machine seldom gives one to a user or to a
+/// container, and the superuser has one only by its own choice.
 const GROUPS: u32 = 0x7000_0000;
 
 /// What a name refers to, as the kernel is to see it during a call.
@@ -56,7 +57,8 @@ enum ThreadField {
     /// The thread is one of this process, and lives as long as the mount.
     Pid,
     /// The thread is another machine's, which may be stopped in the middle of a call, or be killed
-    /// and have its `pid` used again.
+    /// and have its `pid` used again. Its user is the superuser: any program can learn the group,
+    /// and another user may be given it.
     Group,
 }
 
@@ -128,15 +130,16 @@ impl EventCalls {
     }
 
     /// Returns whether a request with these ids is the thread's.
-    pub(crate) fn is_thread(&self, pid: u32, gid: u32) -> bool {
+    pub(crate) fn is_thread(&self, pid: u32, uid: u32, gid: u32) -> bool {
         let id = match self.field {
             ThreadField::Pid => pid,
-            ThreadField::Group => gid,
+            ThreadField::Group if uid == 0 => gid,
+            ThreadField::Group => return false,
         };
         id != 0 && self.known_thread.load(Ordering::Acquire) == id
     }
 
-    /// Returns the group id of a notifier's requests, which no other program has.
+    /// Returns the group id of a notifier's requests.
     pub(crate) fn group(&self) -> u32 {
         self.known_thread.load(Ordering::Acquire)
     }
@@ -207,13 +210,14 @@ mod tests {
     #[test]
     fn first_lookup_of_the_secret_name_recognizes() {
         let calls = EventCalls::new();
-        assert!(!calls.is_thread(0, 0) && !calls.is_thread(7, 7));
+        assert!(!calls.is_thread(0, 0, 0) && !calls.is_thread(7, 7, 7));
         calls.recognize(7);
         calls.recognize(8);
-        assert!(calls.is_thread(7, 0) && !calls.is_thread(8, 0) && !calls.is_unrecognizable());
+        assert!(calls.is_thread(7, 1000, 0) && !calls.is_thread(8, 0, 0));
+        assert!(!calls.is_unrecognizable());
         calls.end_thread();
         calls.recognize(7);
-        assert!(!calls.is_thread(7, 0) && !calls.is_unrecognizable());
+        assert!(!calls.is_thread(7, 0, 0) && !calls.is_unrecognizable());
     }
 
     #[test]
@@ -223,13 +227,16 @@ mod tests {
         assert!((0x7000_0000..0x8000_0000).contains(&group));
         // A lookup of the secret name by another thread changes nothing.
         calls.recognize(7);
-        assert!(calls.is_thread(9, group) && !calls.is_thread(group, 0) && !calls.is_thread(7, 0));
+        assert!(calls.is_thread(9, 0, group));
+        assert!(!calls.is_thread(group, 0, 0) && !calls.is_thread(7, 0, 0));
+        // The group of an ordinary user may be the same.
+        assert!(!calls.is_thread(9, 1000, group));
     }
 
     #[test]
     fn requests_without_an_id_are_noticed() {
         let calls = EventCalls::new();
         calls.recognize(0);
-        assert!(calls.is_unrecognizable() && !calls.is_thread(0, 0));
+        assert!(calls.is_unrecognizable() && !calls.is_thread(0, 0, 0));
     }
 }

@@ -103,9 +103,13 @@ impl NotifierState {
     /// Gives up a call that a notifier has received: it may not return.
     fn give_up_received(&mut self) {
         if matches!(self.progress, CallProgress::Received) {
-            let lost = EventCallError::Unreachable(Errno::NOTCONN);
-            self.progress = CallProgress::Returned(Err(lost));
+            self.give_up();
         }
+    }
+
+    fn give_up(&mut self) {
+        let lost = EventCallError::Unreachable(Errno::NOTCONN);
+        self.progress = CallProgress::Returned(Err(lost));
     }
 }
 
@@ -162,11 +166,17 @@ impl NotifierCalls {
         self.changed.notify_all();
     }
 
-    /// Notes that the client has ended, and with it its notifier.
+    /// Notes that the client has ended, and with it its notifier. The call in progress is not for
+    /// the next client.
     pub(crate) fn detach(&self) {
         let mut state = self.state.lock();
         state.notifier = None;
-        state.give_up_received();
+        if matches!(
+            state.progress,
+            CallProgress::Waiting(_) | CallProgress::Received
+        ) {
+            state.give_up();
+        }
         drop(state);
         self.end_wait();
     }
@@ -225,17 +235,22 @@ mod tests {
         }
     }
 
+    /// Waits for a call as the notifier 7.
+    fn receive(calls: &NotifierCalls) -> NumberedCall {
+        loop {
+            if let Some(received) = calls.ask(ask(7, 0)).unwrap() {
+                return received;
+            }
+        }
+    }
+
     #[test]
     fn call_returns_the_result_of_the_next_request() {
         let calls = &NotifierCalls::default();
         std::thread::scope(|scope| {
             let made = scope.spawn(|| calls.make(&call()));
             assert_eq!(calls.ask(ask(7, 0)), Ok(None));
-            let (number, bytes) = loop {
-                if let Some(received) = calls.ask(ask(7, 0)).unwrap() {
-                    break received;
-                }
-            };
+            let (number, bytes) = receive(calls);
             assert_eq!(EventCall::decode(&bytes), Some(call()));
             let waiting = scope.spawn(move || calls.ask(ask(7, number)));
             let failed = Err(EventCallError::Failed(Errno::STALE));
@@ -250,11 +265,7 @@ mod tests {
         std::thread::scope(|scope| {
             assert_eq!(calls.ask(ask(7, 0)), Ok(None));
             let made = scope.spawn(|| calls.make(&call()));
-            let (number, _) = loop {
-                if let Some(received) = calls.ask(ask(7, 0)).unwrap() {
-                    break received;
-                }
-            };
+            let (number, _) = receive(calls);
             let last = NotifierAsk {
                 step: AskStep::Last,
                 ..ask(7, number)
@@ -272,11 +283,7 @@ mod tests {
         std::thread::scope(|scope| {
             assert_eq!(calls.ask(ask(7, 0)), Ok(None));
             let made = scope.spawn(|| calls.make(&call()));
-            let (number, _) = loop {
-                if let Some(received) = calls.ask(ask(7, 0)).unwrap() {
-                    break received;
-                }
-            };
+            let (number, _) = receive(calls);
             assert_eq!(calls.ask(ask(8, 0)), Ok(None));
             let lost = Err(EventCallError::Unreachable(Errno::NOTCONN));
             assert_eq!(made.join().unwrap(), lost);
@@ -288,6 +295,23 @@ mod tests {
             let made = scope.spawn(|| calls.make(&call()));
             calls.close();
             assert_eq!(made.join().unwrap(), lost);
+        });
+    }
+
+    #[test]
+    fn detach_gives_up_a_call_not_received_yet() {
+        let calls = &NotifierCalls::default();
+        std::thread::scope(|scope| {
+            let made = scope.spawn(|| calls.make(&call()));
+            while !matches!(calls.state.lock().progress, CallProgress::Waiting(_)) {
+                std::thread::yield_now();
+            }
+            calls.detach();
+            let lost = Err(EventCallError::Unreachable(Errno::NOTCONN));
+            assert_eq!(made.join().unwrap(), lost);
+            // The next client gets none.
+            assert_eq!(calls.ask(ask(8, 0)), Ok(None));
+            assert!(matches!(calls.state.lock().progress, CallProgress::None));
         });
     }
 }

@@ -18,10 +18,13 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::time::Timespec;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// A tick of the slowest kernel clock: what is valid no longer may be used for so long.
 const TICK_NS: i64 = 10_000_000;
+/// Time between checks of whether the file system is mounted.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The kernel's list of mounts, as they are seen by this process.
 const MOUNTS: &str = "/proc/self/mountinfo";
 
@@ -30,7 +33,7 @@ const MOUNTS: &str = "/proc/self/mountinfo";
 pub enum NotifierEnd {
     /// It was asked to.
     Stopped,
-    /// The mount is in no place any more.
+    /// The file system is not mounted in the notifier's mount namespace any more.
     Unmounted,
 }
 
@@ -63,7 +66,7 @@ impl Notifier {
         let root = rustix::fs::openat(&tree, ".", flags, Mode::empty())?;
         let mut id = [0; 8];
         getrandom(&mut id, GetRandomFlags::empty())?;
-        let mut this = Self {
+        let this = Self {
             device: mount_caller::device_of(&root)?,
             _tree: tree,
             root,
@@ -72,31 +75,42 @@ impl Notifier {
             result: Ok(()),
             is_recognized: false,
         };
-        let mut argument = Box::new([0; NOTIFY_LEN]);
-        let reply = this.ask(&mut argument, AskStep::First)?;
+        // Before the first request, which ends an earlier notifier.
         if rustix::fs::fstatvfs(&this.root)?
             .f_flag
             .contains(StatVfsMountFlags::RDONLY)
         {
             return Err(Errno::ROFS.into());
         }
-        rustix::thread::set_thread_res_gid(None, Gid::from_raw(reply.group), None)?;
-        this.result = Ok(());
+        let mut argument = Box::new([0; NOTIFY_LEN]);
+        let reply = this.ask(&mut argument, AskStep::First)?;
+        let group = Gid::from_raw(reply.group);
+        if let Err(errno) = rustix::thread::set_thread_res_gid(None, group, None) {
+            let _ = this.ask(&mut argument, AskStep::Last);
+            return Err(errno.into());
+        }
         Ok(this)
     }
 
     /// Makes calls until `is_stopping` or the unmount; both are looked at once in a second.
     ///
     /// # Errors
-    /// EBUSY if another notifier has attached, else those of the mount.
+    /// EBUSY if another notifier has attached or the device was reset; EROFS if the mount has
+    /// become read-only; else those of the mount.
     pub fn run(&mut self, is_stopping: impl Fn() -> bool) -> Result<NotifierEnd> {
         let mut argument = Box::new([0; NOTIFY_LEN]);
+        let mut checked = Instant::now();
         while !is_stopping() {
-            let reply = self.ask(&mut argument, AskStep::Next)?;
-            if reply.call == 0 {
+            if checked.elapsed() >= CHECK_INTERVAL {
                 if !self.is_mounted()? {
+                    // The file system may live on in another mount namespace.
+                    let _ = self.ask(&mut argument, AskStep::Last);
                     return Ok(NotifierEnd::Unmounted);
                 }
+                checked = Instant::now();
+            }
+            let reply = self.ask(&mut argument, AskStep::Next)?;
+            if reply.call == 0 {
                 continue;
             }
             let bytes = argument[size_of::<NotifyOut>()..].get(..reply.len as usize);
@@ -105,6 +119,12 @@ impl Notifier {
                 Some(call) => self.make(&call, reply.retry_us),
                 None => Err(EventCallError::Failed(folio::Errno::INVAL)),
             };
+            if self.result == Err(EventCallError::Failed(folio::Errno::ROFS)) {
+                // The server raises an overflow by the next notifier.
+                self.result = Err(EventCallError::Unreachable(folio::Errno::ROFS));
+                self.ask(&mut argument, AskStep::Last)?;
+                return Err(Errno::ROFS.into());
+            }
         }
         self.ask(&mut argument, AskStep::Last)?;
         Ok(NotifierEnd::Stopped)
@@ -133,7 +153,7 @@ impl Notifier {
             self.is_recognized = true;
         }
         match mount_caller::make(&self.root, call) {
-            Err(errno) if !matches!(errno, Errno::PERM | Errno::ACCESS) => {
+            Err(errno) if !matches!(errno, Errno::PERM | Errno::ACCESS | Errno::ROFS) => {
                 // The kernel has cached a name as it is after the change. During a call it learns
                 // none anew that is valid for any time.
                 let time_ns = i64::from(retry_us) * 1000 + TICK_NS;
@@ -149,7 +169,7 @@ impl Notifier {
         .map_err(EventCallError::Failed)
     }
 
-    /// Returns whether the mount is in a place.
+    /// Returns whether the file system is mounted in the mount namespace of this process.
     fn is_mounted(&self) -> Result<bool> {
         let mounts =
             std::fs::read_to_string(MOUNTS).map_err(|error| Error::io("list mounts", error))?;

@@ -22,7 +22,7 @@ const RETRY_MAX: Duration = Duration::from_secs(1);
 struct NoInvalidator;
 
 impl Invalidator for NoInvalidator {
-    fn invalidate_node(&self, _node: u64) -> io::Result<bool> {
+    fn invalidate_node(&self, _node: u64, _len_bytes: i64) -> io::Result<bool> {
         Ok(true)
     }
 
@@ -63,14 +63,15 @@ impl Server {
 
     /// Forgets where an earlier client had its directories, and its notifier.
     pub(super) fn detach_notifier(&self) {
-        if let Some(service) = self.notifier.get() {
-            service.calls.detach();
+        if let Some(inbox) = self.event_inbox() {
+            inbox.clear();
         }
         if let Some(calls) = self.event_calls() {
             calls.places.clear();
         }
-        if let Some(inbox) = self.event_inbox() {
-            inbox.clear();
+        // Last: the sender makes its next call once this one is given up.
+        if let Some(service) = self.notifier.get() {
+            service.calls.detach();
         }
     }
 
@@ -118,9 +119,12 @@ impl Server {
         if let (Some(calls), false) = (self.event_calls(), threads.is_empty()) {
             return Ok(calls);
         }
-        self.changes.ask_for_events();
         // A client that keeps data without regard to its times would wake and read old data.
-        if !self.options.has_external_writers || !self.watch_changes() {
+        if !self.options.has_external_writers {
+            return Err(Errno::NODATA.into());
+        }
+        self.changes.ask_for_events();
+        if !self.watch_changes() {
             return Err(Errno::NODATA.into());
         }
         let calls = self.event_calls.get_or_init(EventCalls::of_notifier);
@@ -235,10 +239,11 @@ mod tests {
         };
         assert_eq!(&*call.names[0].name, b"file");
         // The name exists for all programs but the thread, which creates it.
-        assert_eq!(
-            send(&server, [0, 0], op::LOOKUP, b"file\0").0,
-            Errno::from_raw_os_error(0)
-        );
+        // An ordinary user with the same group is another program.
+        for ids in [[0, 0], [USER, first.group]] {
+            let (errno, _) = send(&server, ids, op::LOOKUP, b"file\0");
+            assert_eq!(errno, Errno::from_raw_os_error(0));
+        }
         assert_eq!(send(&server, thread, op::LOOKUP, b"file\0").0, Errno::NOENT);
         let body = [MknodIn::default().as_bytes(), b"file\0"].concat();
         let (_, made) = send(&server, thread, op::MKNOD, &body);

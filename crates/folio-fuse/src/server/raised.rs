@@ -30,7 +30,9 @@ impl Server {
         {
             calls.recognize(header.pid);
         }
-        calls.is_thread(header.pid, header.gid).then_some(calls)
+        calls
+            .is_thread(header.pid, header.uid, header.gid)
+            .then_some(calls)
     }
 
     /// Returns whether a call in progress concerns a name: what the client learns of it then is
