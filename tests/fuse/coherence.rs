@@ -471,7 +471,6 @@ fn replaced_file_is_read_whole() {
     }
 }
 
-/// Data written through the mount stays in the kernel's cache: only external changes are pushed.
 /// Between a write on the host and its notice, a page with old bytes does not get the new size.
 #[test]
 fn old_page_never_gets_new_size() {
@@ -499,6 +498,7 @@ fn old_page_never_gets_new_size() {
     shared.fixture.finish();
 }
 
+/// Data written through the mount stays in the kernel's cache: only external changes are pushed.
 #[test]
 fn own_write_keeps_cached_pages() {
     requires!(root, fuse, tool("fincore"));

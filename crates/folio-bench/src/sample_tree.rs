@@ -3,6 +3,7 @@
 use crate::command::{run, tool};
 use crate::outcome::{Context, Outcome};
 use crate::random::{Random, pattern};
+use rustix::fs::{AtFlags, CWD, FileType, statat};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -95,6 +96,24 @@ impl SampleTree {
         }
         Ok(tree)
     }
+}
+
+/// Stats every entry of a tree, as find with a test of an attribute does, and calls `on_file` with
+/// all but folders; returns the number of entries. It asks for no creation time, unlike the
+/// metadata of std.
+pub(crate) fn walk(folder: &Path, on_file: &mut dyn FnMut(&Path) -> Outcome) -> Outcome<usize> {
+    let mut count = 1;
+    for entry in fs::read_dir(folder).at(folder)? {
+        let path = entry.at(folder)?.path();
+        let found = statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW);
+        if FileType::from_raw_mode(found.at(&path)?.st_mode).is_dir() {
+            count += walk(&path, on_file)?;
+        } else {
+            on_file(&path)?;
+            count += 1;
+        }
+    }
+    Ok(count)
 }
 
 /// Runs git in `folder` without the user's configuration.

@@ -102,6 +102,9 @@ pub enum Helper {
         root: PathBuf,
         /// What is measured
         kind: shared_folder::Kind,
+        /// Small sizes
+        #[arg(long)]
+        quick: bool,
     },
 }
 
@@ -111,7 +114,9 @@ impl Helper {
         let done = match self {
             Self::FirstWriteJob(arguments) => first_write::run_job(arguments),
             Self::TouchMemory { mib } => command::use_memory(*mib),
-            Self::SharedFolderGuest { root, kind } => shared_folder::run_in_guest(root, *kind),
+            Self::SharedFolderGuest { root, kind, quick } => {
+                shared_folder::run_in_guest(root, *kind, *quick)
+            }
         };
         done.map_err(|error| error.to_string())
     }

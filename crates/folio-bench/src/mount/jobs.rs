@@ -4,8 +4,7 @@ use crate::command::{lacking, run, tool};
 use crate::hosted::Hosted;
 use crate::outcome::{Context, Outcome};
 use crate::random::{Random, pattern};
-use crate::sample_tree::{SampleTree, git};
-use rustix::fs::{AtFlags, CWD, FileType, statat};
+use crate::sample_tree::{SampleTree, git, walk};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -196,11 +195,11 @@ impl Work<'_> {
                 self.ensure_tree()?;
                 // The first walk reads the listings, which changes times of access. The second one
                 // asks for those.
-                (0..2).try_for_each(|_| walk(&root.join(FIRST_TREE)).map(drop))
+                (0..2).try_for_each(|_| walk(&root.join(FIRST_TREE), &mut |_| Ok(())).map(drop))
             }
             Job::Remove => {
                 self.ensure_tree()?;
-                walk(&root.join(FIRST_TREE)).map(drop)
+                walk(&root.join(FIRST_TREE), &mut |_| Ok(())).map(drop)
             }
             Job::FindCold => {
                 self.ensure_tree()?;
@@ -231,7 +230,10 @@ impl Work<'_> {
             Job::TarFresh => self.extract(&root.join(FIRST_TREE)),
             Job::TarAgain => self.extract(&root.join(SECOND_TREE)),
             Job::FindWarm | Job::FindCold => {
-                let (found, entries) = (walk(&root.join(FIRST_TREE))?, self.source.entries());
+                let (found, entries) = (
+                    walk(&root.join(FIRST_TREE), &mut |_| Ok(()))?,
+                    self.source.entries(),
+                );
                 if found != entries {
                     return Err(format!("found {found} of {entries} entries").into());
                 }
@@ -305,20 +307,6 @@ fn make_index_newer(repository: &Path) -> Outcome {
 
 fn make_folder(path: &Path) -> Outcome {
     fs::create_dir(path).at(path)
-}
-
-/// Stats every entry of a tree, as find with a test of an attribute does; returns their number. It
-/// asks for no creation time, unlike the metadata of std.
-fn walk(folder: &Path) -> Outcome<usize> {
-    let mut count = 1;
-    for entry in fs::read_dir(folder).at(folder)? {
-        let path = entry.at(folder)?.path();
-        let found = statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW);
-        let mode = found.at(&path)?.st_mode;
-        let is_folder = FileType::from_raw_mode(mode).is_dir();
-        count += if is_folder { walk(&path)? } else { 1 };
-    }
-    Ok(count)
 }
 
 fn open(path: &Path) -> Outcome<File> {

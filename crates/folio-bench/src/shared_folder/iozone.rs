@@ -4,7 +4,7 @@
 //! `iozone` itself measures the columns where it is installed; else this program makes the same
 //! reads and writes, by pread(2) and pwrite(2) instead of lseek(2), read(2) and write(2).
 
-use super::jobs::{self, Column, FIGURES, Figure, Job, Sizes};
+use super::jobs::{self, Column, Figure, Job, Sizes};
 use crate::command::{find, run as run_command};
 use crate::outcome::Outcome;
 use crate::random::Random;
@@ -57,13 +57,6 @@ pub(super) fn run(view: &View, sizes: Sizes) -> Outcome<Vec<Figure>> {
     let mut figures: Vec<Figure> = columns.map(figure).collect();
     figures.extend(jobs::article_programs(view, sizes)?);
     Ok(figures)
-}
-
-/// Prints the figures of a folder that a guest has mounted.
-pub(super) fn run_in_guest(root: &Path) -> Outcome {
-    let figures = run(&View::Host(root.to_owned()), Sizes::WHOLE)?;
-    println!("{FIGURES}{}", serde_json::to_string(&figures)?);
-    Ok(())
 }
 
 /// Returns the columns in MiB a second, as `iozone` measures them.

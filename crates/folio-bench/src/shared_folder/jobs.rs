@@ -57,6 +57,11 @@ impl Sizes {
         archive_entries: 40,
     };
 
+    /// Returns the sizes of a quick or a whole measurement.
+    pub(super) fn of(is_quick: bool) -> Self {
+        if is_quick { Self::QUICK } else { Self::WHOLE }
+    }
+
     fn files(&self) -> usize {
         self.folders * self.files_each
     }
@@ -476,16 +481,12 @@ pub(super) const READY: &str = "@ready ";
 pub(super) const SEEN: &str = "@seen ";
 pub(super) const NOT_SEEN: &str = "@not-seen ";
 
-/// Runs all jobs in a guest, at a folder that it has mounted. The host makes the changes when the
-/// guest requests them.
-pub(super) fn run_in_guest(root: &Path) -> Outcome {
-    let view = View::Host(root.to_owned());
-    let figures = run(&view, Sizes::WHOLE, true)?;
-    println!("{FIGURES}{}", serde_json::to_string(&figures)?);
-    for number in 1..=Sizes::WHOLE.changes {
-        watch(&view)?;
+/// Prints in a guest whether it sees the changes that the host makes when the guest requests them.
+pub(super) fn see_changes_in_guest(view: &View, sizes: Sizes) -> Outcome {
+    for number in 1..=sizes.changes {
+        watch(view)?;
         println!("{READY}{number}");
-        if sees(&view, number)? {
+        if sees(view, number)? {
             println!("{SEEN}{number}");
         } else {
             println!("{NOT_SEEN}{number}");

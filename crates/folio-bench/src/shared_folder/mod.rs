@@ -27,7 +27,7 @@ use crate::race::{Run, scratch_in};
 use crate::report::{Bound, Report, Unit, ratio};
 use crate::server::Mounted;
 use crate::view::View;
-use jobs::{Job, Sizes};
+use jobs::{FIGURES, Job, Sizes};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -145,9 +145,7 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
     let folder = scratch_in(&options.dir)?;
     let source = folder.path().join("source");
     std::fs::create_dir(&source).at(&source)?;
-    // A guest has one workload size.
-    let is_quick = run.is_quick && !options.guest;
-    let sizes = if is_quick { Sizes::QUICK } else { Sizes::WHOLE };
+    let sizes = Sizes::of(run.is_quick);
     let kind = options.kind();
     match kind {
         Kind::Usual | Kind::Iozone => jobs::make_source(&source, sizes)?,
@@ -294,11 +292,17 @@ fn on_host(
 }
 
 /// Runs the part of the scenario that is in a guest, at a folder that it has mounted.
-pub(crate) fn run_in_guest(root: &Path, kind: Kind) -> Outcome {
+pub(crate) fn run_in_guest(root: &Path, kind: Kind, is_quick: bool) -> Outcome {
+    let (view, sizes) = (View::Host(root.to_owned()), Sizes::of(is_quick));
+    let figures = match kind {
+        Kind::Usual => jobs::run(&view, sizes, true)?,
+        Kind::Iozone => iozone::run(&view, sizes)?,
+        Kind::Trees => trees::run(root, sizes)?,
+    };
+    println!("{FIGURES}{}", serde_json::to_string(&figures)?);
     match kind {
-        Kind::Usual => jobs::run_in_guest(root),
-        Kind::Iozone => iozone::run_in_guest(root),
-        Kind::Trees => trees::run_in_guest(root),
+        Kind::Usual => jobs::see_changes_in_guest(&view, sizes),
+        Kind::Iozone | Kind::Trees => Ok(()),
     }
 }
 

@@ -1,11 +1,10 @@
 //! Work on trees of files (`--trees`): what an installer of packages, git, tar and rm do in a
 //! shared folder.
 
-use super::jobs::{FIGURES, Figure, Job, Sizes, TreeJob};
+use super::jobs::{Figure, Job, Sizes, TreeJob};
 use crate::command::{run as run_command, tool};
 use crate::outcome::{Context, Outcome};
-use crate::sample_tree::{SampleTree, git};
-use rustix::fs::{AtFlags, CWD, FileType, statat};
+use crate::sample_tree::{SampleTree, git, walk};
 use std::fs;
 use std::path::Path;
 use std::time::Instant;
@@ -37,6 +36,12 @@ pub(super) fn make_source(source: &Path, sizes: Sizes) -> Outcome {
 
 /// Runs the jobs, and removes what they have made.
 pub(super) fn run(root: &Path, sizes: Sizes) -> Outcome<Vec<Figure>> {
+    // A contender that has failed may have left its own.
+    for left in [INSTALLED, EXTRACTED].map(|name| root.join(name)) {
+        if left.exists() {
+            fs::remove_dir_all(&left).at(&left)?;
+        }
+    }
     let mut figures = Vec::new();
     for job in TreeJob::ALL {
         prepare(job, root)?;
@@ -49,13 +54,6 @@ pub(super) fn run(root: &Path, sizes: Sizes) -> Outcome<Vec<Figure>> {
     }
     fs::remove_dir_all(root.join(EXTRACTED)).at(EXTRACTED)?;
     Ok(figures)
-}
-
-/// Prints the figures of a folder that a guest has mounted.
-pub(super) fn run_in_guest(root: &Path) -> Outcome {
-    let figures = run(root, Sizes::WHOLE)?;
-    println!("{FIGURES}{}", serde_json::to_string(&figures)?);
-    Ok(())
 }
 
 /// Does before a job what is not in its time.
@@ -77,8 +75,8 @@ fn work(job: TreeJob, root: &Path, sizes: Sizes) -> Outcome {
     let installed = root.join(INSTALLED);
     match job {
         TreeJob::Install => install(&installed, sizes.installed_files),
-        TreeJob::FindAgain => check_count(walk(&installed, &mut |_| Ok(()))?, sizes),
-        TreeJob::ReadAll => check_count(walk(&installed, &mut read_file)?, sizes),
+        TreeJob::FindAgain => visit(&installed, sizes, &mut |_| Ok(())),
+        TreeJob::ReadAll => visit(&installed, sizes, &mut read_file),
         TreeJob::Extract => {
             let mut tar = tool("tar")?;
             tar.arg("-xf").arg(root.join(ARCHIVE));
@@ -89,7 +87,13 @@ fn work(job: TreeJob, root: &Path, sizes: Sizes) -> Outcome {
     }
 }
 
-fn check_count(found: usize, sizes: Sizes) -> Outcome {
+/// Stats all entries, and visits each file.
+fn visit(installed: &Path, sizes: Sizes, on_file: &mut dyn FnMut(&Path) -> Outcome) -> Outcome {
+    let mut found = 0;
+    walk(installed, &mut |path| {
+        found += 1;
+        on_file(path)
+    })?;
     if found == sizes.installed_files {
         Ok(())
     } else {
@@ -117,22 +121,6 @@ fn install(installed: &Path, files: usize) -> Outcome {
         fs::write(&path, content).at(&path)?;
     }
     Ok(())
-}
-
-/// Stats every entry of a tree, and hands over each regular file; returns their number.
-fn walk(folder: &Path, on_file: &mut dyn FnMut(&Path) -> Outcome) -> Outcome<usize> {
-    let mut count = 0;
-    for entry in fs::read_dir(folder).at(folder)? {
-        let path = entry.at(folder)?.path();
-        let found = statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW).at(&path)?;
-        if FileType::from_raw_mode(found.st_mode).is_dir() {
-            count += walk(&path, on_file)?;
-        } else {
-            on_file(&path)?;
-            count += 1;
-        }
-    }
-    Ok(count)
 }
 
 fn status(root: &Path) -> Outcome {
@@ -164,6 +152,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         make_source(folder.path(), Sizes::QUICK).unwrap();
         let before = names(folder.path());
+        fs::create_dir(folder.path().join(EXTRACTED)).unwrap();
         let figures = run(folder.path(), Sizes::QUICK).unwrap();
         assert_eq!(figures.len(), TreeJob::ALL.len());
         assert_eq!(names(folder.path()), before);

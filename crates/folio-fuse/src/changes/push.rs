@@ -7,23 +7,26 @@
 use super::event_inbox::EventInbox;
 use super::queue::{ChangeQueue, QueueEvent, StaleItem};
 use crate::nodes::{ContentVersion, NodeTable, ROOT, node_id};
+use folio::vfs::FileType;
 use std::io;
 use std::time::Duration;
 
 /// Delay before an unknown node is sent again.
 const RETRY_DELAY: Duration = Duration::from_millis(1);
+/// The start of a listing: within the first page.
+const LISTING_START_BYTES: i64 = 1;
 /// Most repetitions for one node.
 const TRIES_MAX: u32 = 8;
 
 /// A transport's way to invalidate the client's caches. Called by a thread that holds nothing a
 /// request might wait for.
 pub trait Invalidator {
-    /// Invalidates attributes, pages and listing of a node; returns false if the client does not
-    /// know the node.
+    /// Invalidates the attributes of a node, and the first `len_bytes` of its pages, or of its
+    /// listing; 0 is all of them. Returns false if the client does not know the node.
     ///
     /// # Errors
     /// Those of the transport, as for the other two: the client has disconnected.
-    fn invalidate_node(&self, node: u64) -> io::Result<bool>;
+    fn invalidate_node(&self, node: u64, len_bytes: i64) -> io::Result<bool>;
 
     /// Invalidates a name in a directory, or its negative entry.
     fn invalidate_name(&self, parent: u64, name: &[u8]) -> io::Result<()>;
@@ -76,7 +79,7 @@ impl Pusher<'_> {
                 QueueEvent::Closed => return,
             }
             self.check_own_changes();
-            self.drop_unreported_pages();
+            self.drop_unreported();
         }
     }
 
@@ -119,7 +122,8 @@ impl Pusher<'_> {
 
     fn invalidate_node(&mut self, node: u64) {
         let is_unknown = if self.nodes.is_known(node) {
-            matches!(self.invalidator.invalidate_node(node), Ok(false))
+            let len_bytes = stale_bytes(self.nodes, node);
+            matches!(self.invalidator.invalidate_node(node, len_bytes), Ok(false))
         } else {
             self.queue.has_replies_in_progress()
         };
@@ -145,8 +149,8 @@ impl Pusher<'_> {
         }
     }
 
-    /// Invalidates pages that the client has had for their time to live.
-    fn drop_unreported_pages(&mut self) {
+    /// Invalidates pages and listings that the client has had for their time to live.
+    fn drop_unreported(&mut self) {
         for (node, ()) in self.queue.unreported.take_due() {
             self.invalidate_node(node);
         }
@@ -158,10 +162,22 @@ impl Pusher<'_> {
         self.unknown.retain_mut(|(node, tries)| {
             *tries += 1;
             nodes.is_known(*node)
-                && matches!(invalidator.invalidate_node(*node), Ok(false))
+                && matches!(
+                    invalidator.invalidate_node(*node, stale_bytes(nodes, *node)),
+                    Ok(false)
+                )
                 && *tries < TRIES_MAX
         });
     }
+}
+
+/// Returns how many bytes of a node are invalidated. Without its first page the kernel reads a
+/// listing anew from the beginning. A listing that is being stored must keep its last page: else
+/// the kernel stores no page of it any more (fs/fuse/readdir.c, `fuse_add_dirent_to_cache`).
+fn stale_bytes(nodes: &NodeTable, node: u64) -> i64 {
+    let handle = nodes.handle(node);
+    let is_directory = handle.is_ok_and(|h| h.attributes().file_type == FileType::Directory);
+    if is_directory { LISTING_START_BYTES } else { 0 }
 }
 
 #[cfg(test)]
@@ -180,7 +196,7 @@ mod tests {
     }
 
     impl Invalidator for RecordingClient {
-        fn invalidate_node(&self, node: u64) -> io::Result<bool> {
+        fn invalidate_node(&self, node: u64, _len_bytes: i64) -> io::Result<bool> {
             self.notices.lock().push(format!("node {node}"));
             let mut unknown = self.unknown.lock();
             *unknown = unknown.saturating_sub(1);

@@ -18,7 +18,7 @@ const REPLIES_TIMEOUT: Duration = Duration::from_millis(100);
 /// Delay from the client's last change of a node to its comparison. Longer than the moment during
 /// which fs/hostfs ignores events, 50 ms.
 const OWN_CHANGE_DELAY: Duration = Duration::from_millis(60);
-/// How long the client keeps pages whose changes are not reported.
+/// How long the client keeps pages and listings whose changes are not reported.
 const UNREPORTED_TTL: Duration = Duration::from_millis(2);
 
 /// A cached item that the client must drop.
@@ -50,7 +50,7 @@ pub(crate) struct ChangeQueue {
     /// Nodes that the client changed a moment ago, as it left them. The file system ignores events
     /// shortly after one of the client's own, so these may hide external changes.
     pub(super) own_changes: DelayedNodes<ContentVersion>,
-    /// Nodes that the client has pages of, although their changes are not reported.
+    /// Nodes that the client has pages or a listing of, although their changes are not reported.
     pub(super) unreported: DelayedNodes<()>,
     items: Mutex<QueuedItems>,
     /// Events for the client's watchers, if it asks for them.
@@ -253,7 +253,7 @@ impl ChangeQueue {
         }
     }
 
-    /// Notes that the client gets pages of a node whose changes are not reported.
+    /// Notes that the client gets pages or the listing of a node whose changes are not reported.
     pub(crate) fn note_unreported(&self, node: u64) {
         if self.unreported.add(node, ()) {
             self.wake();

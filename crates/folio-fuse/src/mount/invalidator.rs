@@ -40,11 +40,11 @@ impl DeviceInvalidator {
 }
 
 impl Invalidator for DeviceInvalidator {
-    fn invalidate_node(&self, node: u64) -> io::Result<bool> {
+    fn invalidate_node(&self, node: u64, len_bytes: i64) -> io::Result<bool> {
         match self.send(Notice::Inode {
             node,
             offset: 0,
-            len_bytes: 0,
+            len_bytes,
         }) {
             Err(error) if Errno::from_io_error(&error) == Some(Errno::NOENT) => Ok(false),
             sent => sent.map(|()| true),

@@ -104,7 +104,8 @@ impl Server {
     }
 
     /// Limits how long the client keeps an unreported listing. After it was read: the client
-    /// stores entries also after a notice.
+    /// stores entries also after a notice. The last, empty request makes the decisive note: it
+    /// comes after all entries were stored.
     fn limit_listing(&self, node: u64, is_unreported: bool) {
         if is_unreported {
             self.changes.note_unreported(node);

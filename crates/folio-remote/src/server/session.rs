@@ -316,7 +316,7 @@ impl EventCaller for Session {
 /// under way is sent again after them: [`Invalidator::invalidate_node`] returns false as if the
 /// node were unknown, the server repeats it later, and the names in the node are repeated with it.
 impl Invalidator for Session {
-    fn invalidate_node(&self, node: u64) -> io::Result<bool> {
+    fn invalidate_node(&self, node: u64, len_bytes: i64) -> io::Result<bool> {
         self.wait_until_sendable()?;
         let (repeated, new) = {
             let mut repeats = self.repeats.lock();
@@ -329,7 +329,7 @@ impl Invalidator for Session {
         self.send_notice(Notice::Inode {
             node,
             offset: 0,
-            len_bytes: 0,
+            len_bytes,
         })?;
         let is_repeat = repeated.is_some() && new.is_none();
         if is_repeat || !may_overtake {
@@ -421,11 +421,11 @@ mod tests {
     #[test]
     fn notice_before_a_reply_is_repeated() {
         let session = session();
-        let is_final = with_reply_after_notice(&session, || session.invalidate_node(5));
+        let is_final = with_reply_after_notice(&session, || session.invalidate_node(5, 0));
         assert!(!is_final && session.repeats.lock().nodes.contains_key(&5));
         with_reply_after_notice(&session, || session.invalidate_name(6, b"name"));
         assert!(session.repeats.lock().names.contains_key(&6));
         // The repetition comes after that reply, and is the last one.
-        assert!(with_reply_after_notice(&session, || session.invalidate_node(5)));
+        assert!(with_reply_after_notice(&session, || session.invalidate_node(5, 0)));
     }
 }
