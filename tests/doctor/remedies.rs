@@ -1,8 +1,8 @@
-//! Remedies for shares of other servers, each executed: bindfs on this machine; QEMU's 9p, NFS and
+//! Remedies for shares of other servers, executed: bindfs on this machine; QEMU's 9p, NFS and
 //! SMB in a guest.
 //!
-//! A guest boots twice: its first reports name the remedies, of which each is then the script of
-//! another one.
+//! A guest boots twice: its first reports name the remedies, of which the first for a fault is
+//! then the script of another one.
 
 use super::{DoctorRun, apply};
 use crate::support::guest::{Guest, HOST_ADDRESS, START_NETWORK};
@@ -156,7 +156,7 @@ impl Share {
         guest.program(Path::new(env!("CARGO_BIN_EXE_folio")))
     }
 
-    /// Executes each remedy of each fault that is a mount of the guest.
+    /// Executes the first remedy of each fault that is a mount of the guest.
     #[track_caller]
     fn remedies_are_executed(&self) {
         let folder = shared_folder();

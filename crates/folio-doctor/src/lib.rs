@@ -62,5 +62,6 @@ pub use sample::{Sample, sample};
 pub use text::reason;
 pub use workload::{
     CommandOutput, Cost, FileCost, Lane, MountedOn, Part, Recorder, RunOptions, Strip, Timeline,
-    Tiny, Unreached, Workload, attach as attach_workload, run as run_workload,
+    Tiny, Unreached, Workload, attach as attach_workload, record as record_workload,
+    run as run_workload,
 };

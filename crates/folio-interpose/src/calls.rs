@@ -77,6 +77,8 @@ pub enum Op {
     Duplicate,
     /// Changes the working directory.
     ChangeDirectory,
+    /// Extended attributes of a path, or those of its file system: FUSE keeps neither in memory.
+    OtherAttributes,
 }
 
 /// Reads and writes of at most this many bytes are tiny: a loop of them is a fault of its own.
@@ -91,6 +93,7 @@ impl Op {
             Self::Read => self.is_tiny(detail),
             Self::Stat
             | Self::StatDescriptor
+            | Self::OtherAttributes
             | Self::List
             | Self::ReadVector
             | Self::ReadStream
@@ -113,7 +116,7 @@ impl Op {
     }
 
     /// All, by number.
-    pub const ALL: [Self; 34] = [
+    pub const ALL: [Self; 35] = [
         Self::Start,
         Self::End,
         Self::Exec,
@@ -148,6 +151,7 @@ impl Op {
         Self::Control,
         Self::Duplicate,
         Self::ChangeDirectory,
+        Self::OtherAttributes,
     ];
 }
 
@@ -314,14 +318,14 @@ macro_rules! file_calls {
             faccessat Stat At(0, 1) Int None;
             readlink Stat Path(0) Size None;
             readlinkat Stat At(0, 1) Size None;
-            getxattr Stat Path(0) Size None;
-            lgetxattr Stat Path(0) Size None;
-            listxattr Stat Path(0) Size None;
-            llistxattr Stat Path(0) Size None;
-            statfs Stat Path(0) Int None;
-            statfs64 Stat Path(0) Int None;
-            statvfs Stat Path(0) Int None;
-            statvfs64 Stat Path(0) Int None;
+            getxattr OtherAttributes Path(0) Size None;
+            lgetxattr OtherAttributes Path(0) Size None;
+            listxattr OtherAttributes Path(0) Size None;
+            llistxattr OtherAttributes Path(0) Size None;
+            statfs OtherAttributes Path(0) Int None;
+            statfs64 OtherAttributes Path(0) Int None;
+            statvfs OtherAttributes Path(0) Int None;
+            statvfs64 OtherAttributes Path(0) Int None;
             fstat StatDescriptor Descriptor(0) Int None;
             fstat64 StatDescriptor Descriptor(0) Int None;
             __fxstat StatDescriptor Descriptor(1) Int None;

@@ -14,6 +14,7 @@ mod remedy;
 mod workload;
 
 pub use workload::judge as judge_workload;
+pub(crate) use workload::{is_asked_finding, is_tiny_finding};
 
 use crate::finding::Check;
 use crate::probe::{Facts, Kind};

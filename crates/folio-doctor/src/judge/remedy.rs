@@ -31,6 +31,21 @@ pub(super) fn attributes_on(found: &FileSystem) -> Vec<String> {
     )
 }
 
+/// How to have names trusted on a mount. NFS asks its server at each open, whatever its options:
+/// none, if the server is not asked for more.
+pub(super) fn names_on(found: &FileSystem) -> Vec<String> {
+    let is_nfs = matches!(found.fs_type.as_str(), "nfs" | "nfs4");
+    let is_untrusted = |option: &String| {
+        let time_s = option.strip_prefix("acregmax=").map(str::parse::<u32>);
+        let is_short = matches!(time_s, Some(Ok(time_s)) if time_s < NFS_TIME_S);
+        is_short || option == "noac" || option == NFS_NO_NAMES
+    };
+    if is_nfs && !found.options.iter().any(is_untrusted) {
+        return Vec::new();
+    }
+    attributes_on(found)
+}
+
 /// How to have pages kept.
 pub(super) fn page_cache(facts: &Facts) -> Vec<String> {
     let Some(found) = facts.file_system() else {
@@ -72,12 +87,22 @@ struct Words {
     vboxsf: Option<&'static str>,
 }
 
-/// The times that `actimeo` of nfs(5) sets; then `noac`, with which they have no effect, and what
-/// that sets.
-const NFS_UNTRUSTED: [&str; 6] = [
-    "acregmin", "acregmax", "acdirmin", "acdirmax", "noac", "sync",
+/// The option of nfs(5) with which no name is kept.
+const NFS_NO_NAMES: &str = "lookupcache=none";
+/// Seconds of the remedy.
+const NFS_TIME_S: u32 = 3;
+/// The times that `actimeo` of nfs(5) sets, and the option with which no name is kept; then
+/// `noac`, with which the times have no effect, and what that sets.
+const NFS_UNTRUSTED: [&str; 7] = [
+    "acregmin",
+    "acregmax",
+    "acdirmin",
+    "acdirmax",
+    NFS_NO_NAMES,
+    "noac",
+    "sync",
 ];
-const NFS_TIMES: usize = 4;
+const NFS_TIMES: usize = 5;
 /// What a 9p mount without a cache sets. Linux: fs/9p/vfs_super.c, `v9fs_fill_super`.
 const NINE_P_UNCACHED: [&str; 2] = ["sync", "dirsync"];
 
@@ -217,11 +242,12 @@ fn unmount(found: &FileSystem) -> String {
 }
 
 /// Returns the options of a mount without those that `dropped` and `defaults` name, and with
-/// `more`, as a word of a shell command.
+/// `more`, as a word of a shell command. A dropped option is a name, or has its value.
 fn kept(found: &FileSystem, dropped: &[&str], defaults: &[&str], more: &str) -> String {
     let stays = |option: &&String| {
         let name = option.split('=').next().unwrap_or_default();
-        !dropped.contains(&name) && !defaults.contains(&option.as_str())
+        let is_dropped = dropped.contains(&name) || dropped.contains(&option.as_str());
+        !is_dropped && !defaults.contains(&option.as_str())
     };
     let all = found.options.iter().filter(stays).map(String::as_str);
     let all: Vec<_> = all.chain([more]).filter(|word| !word.is_empty()).collect();
@@ -336,6 +362,30 @@ mod tests {
         assert_eq!(attributes(&facts), [command]);
         file_system(&mut facts).options.pop();
         assert!(attributes(&facts)[0].contains("-o sync,hard,actimeo=3 "));
+    }
+
+    #[test]
+    fn names_of_nfs_need_an_untrusted_mount() {
+        let names = |options: &[&str]| {
+            let mut facts = healthy("nfs4");
+            let found = file_system(&mut facts);
+            found.options = options.iter().map(|option| (*option).to_owned()).collect();
+            names_on(found).concat()
+        };
+        for options in [
+            &["hard"][..],
+            &["acregmax=3"],
+            &["acregmin=0", "lookupcache=pos"],
+        ] {
+            assert_eq!(names(options), "", "{options:?}");
+        }
+        for option in ["noac", "lookupcache=none", "acregmax=2"] {
+            let command = "umount /mnt && mount -t nfs4 -o hard,actimeo=3 /srv/source /mnt";
+            assert_eq!(names(&["hard", option]), command);
+        }
+        assert!(
+            names(&["lookupcache=pos", "acregmax=0"]).contains("-o lookupcache=pos,actimeo=3 ")
+        );
     }
 
     #[test]

@@ -21,6 +21,9 @@ const SMALL_CALLS_MIN: u64 = 10_000;
 const BUFFER_BYTES: u64 = 64 << 10;
 /// Bytes of a page.
 const PAGE_BYTES: u64 = 4096;
+/// Part of the calls that sleep, from which on each asks a server, if that was not measured: some
+/// answers arrive before the program sleeps.
+const ASKED: f64 = 0.3;
 /// Pages that were read again of a fault at least.
 const REFAULTS_MIN: u64 = 4096;
 
@@ -48,13 +51,23 @@ impl Finding<'_> {
         self.cost_ns >= COST_MIN_NS && self.share() >= SHARE_MIN
     }
 
-    /// Percent of the time that the command takes when it is not traced.
+    /// Returns whether the saved time is large.
+    fn saves_much(&self) -> bool {
+        let saved_ns = (self.cost_ns as f64 * self.saved) as u64;
+        saved_ns >= COST_MIN_NS && self.share_of(saved_ns) >= SHARE_MIN
+    }
+
     fn share(&self) -> f64 {
+        self.share_of(self.cost_ns)
+    }
+
+    /// Percent of the time that the command takes when it is not traced.
+    fn share_of(&self, ns: u64) -> f64 {
         let parts = self.workload.parts.iter();
         let tracing = parts.filter(|(part, _)| *part == Part::Tracing);
         let tracing_ns: u64 = tracing.map(|(_, ns)| *ns).sum();
         let own_ns = self.workload.wall_ns.saturating_sub(tracing_ns);
-        percent(self.cost_ns, own_ns)
+        percent(ns, own_ns)
     }
 
     fn with_numbers(&self, check: Check) -> (u64, Check) {
@@ -96,6 +109,10 @@ fn judge_cost(workload: &Workload, cost: &Cost) -> Option<(u64, Check)> {
         saved,
     };
     if !finding.is_large() {
+        return None;
+    }
+    let is_attributes = matches!(cost.part, Part::Attributes | Part::OpenAndLookup);
+    if is_attributes && is_asked_again(cost, own) && !(is_confirmed(cost) && finding.saves_much()) {
         return None;
     }
     let check = match cost.part {
@@ -179,6 +196,26 @@ fn is_asked_again(cost: &Cost, own: &FileSystem) -> bool {
     own.is_served() && cost.calls >= CALLS_MIN.max(2 * cost.files.len() as u64)
 }
 
+/// Returns whether a server is asked for the names and attributes of these calls. Opens ask it even
+/// if names and attributes are valid, and a slow call may have waited for a processor.
+fn is_confirmed(cost: &Cost) -> bool {
+    let is_likely = cost.slept as f64 >= ASKED * cost.calls as f64;
+    cost.is_asked.unwrap_or(is_likely)
+}
+
+/// Returns whether a cost is a finding if a server is asked for names or attributes again.
+pub(crate) fn is_asked_finding(workload: &Workload, cost: &Cost) -> bool {
+    let is_attributes = matches!(cost.part, Part::Attributes | Part::OpenAndLookup);
+    let own = workload.mounts.get(cost.mount);
+    let finding = Finding {
+        workload,
+        cost_ns: cost.wall_ns,
+        saved: 1.0 - remaining(cost),
+    };
+    let is_again = own.is_some_and(|own| is_asked_again(cost, &own.file_system));
+    is_attributes && is_again && finding.saves_much()
+}
+
 fn attributes(cost: &Cost, own: &FileSystem) -> Check {
     let (call, cause) = match cost.part {
         Part::Attributes => ("attribute call", "attributes-not-trusted"),
@@ -194,8 +231,13 @@ fn attributes(cost: &Cost, own: &FileSystem) -> Check {
     }
     let says = format!("{subject}: each asks the server");
     let check = Check::fault("attributes", cause, Certainty::Certain, says);
-    let remedies = remedy::attributes_on(own).into_iter();
-    remedies.fold(check.with_evidence(mean(cost)), Check::with_remedy)
+    let remedies = match cost.part {
+        Part::Attributes => remedy::attributes_on(own),
+        _ => remedy::names_on(own),
+    };
+    remedies
+        .into_iter()
+        .fold(check.with_evidence(mean(cost)), Check::with_remedy)
 }
 
 fn fsync(cost: &Cost, own: &FileSystem) -> Check {
@@ -339,6 +381,18 @@ fn locks(cost: &Cost, own: &FileSystem) -> Check {
     Check::note("file-system", "lock-waits", says).with_evidence(mean(cost))
 }
 
+/// Returns whether the costliest file of small calls is a finding.
+pub(crate) fn is_tiny_finding(workload: &Workload) -> bool {
+    workload.tiny.first().is_some_and(|first| {
+        let finding = Finding {
+            workload,
+            cost_ns: first.ns,
+            saved: 0.0,
+        };
+        finding.is_large() && first.calls >= SMALL_CALLS_MIN
+    })
+}
+
 fn judge_tiny(workload: &Workload) -> Option<(u64, Check)> {
     let first: &Tiny = workload.tiny.first()?;
     let each = round(first.bytes as f64 / first.calls.max(1) as f64, 1);
@@ -352,7 +406,7 @@ fn judge_tiny(workload: &Workload) -> Option<(u64, Check)> {
         cost_ns: first.ns,
         saved: 1.0 - remains.min(1.0),
     };
-    if !finding.is_large() || first.calls < SMALL_CALLS_MIN {
+    if !is_tiny_finding(workload) {
         return None;
     }
     let name = if first.is_write { "writes" } else { "reads" };
@@ -508,6 +562,7 @@ mod tests {
             wait_ns: 300_000_000,
             wall_ns: 1_000_000_000,
             reopen_ns,
+            is_asked: Some(true),
             ..Cost::new(part, 0)
         };
         let found = |part, reopen_ns| {
@@ -517,7 +572,37 @@ mod tests {
         assert_eq!(found(Part::Attributes, None), [1.0, 0.999]);
         assert_eq!(found(Part::OpenAndLookup, None), [1.0, 0.999]);
         assert_eq!(found(Part::OpenAndLookup, Some(400_000)), [1.0, 0.799]);
-        assert_eq!(found(Part::OpenAndLookup, Some(u64::MAX)), [1.0, 0.0]);
+        // The server is asked for the opens themselves.
+        let opens = cost(Part::OpenAndLookup, Some(u64::MAX));
+        assert!(judge(&workload(served(), opens)).is_empty());
+    }
+
+    #[test]
+    fn slow_calls_need_a_server_that_is_asked() {
+        let is_fault = |part, slept, is_asked| {
+            let cost = Cost {
+                calls: 1000,
+                files: vec!["file".into()],
+                wait_ns: 1_000_000_000,
+                wall_ns: 1_000_000_000,
+                slept,
+                is_asked,
+                ..Cost::new(part, 0)
+            };
+            let served = FileSystem {
+                fs_type: "fuse".to_owned(),
+                ..FileSystem::default()
+            };
+            let workload = workload(served, cost);
+            assert!(is_asked_finding(&workload, &workload.costs[0]));
+            !judge(&workload).is_empty()
+        };
+        for part in [Part::Attributes, Part::OpenAndLookup] {
+            assert!(is_fault(part, 0, Some(true)));
+            assert!(!is_fault(part, 1000, Some(false)));
+            assert!(is_fault(part, 300, None));
+            assert!(!is_fault(part, 299, None));
+        }
     }
 
     #[test]

@@ -13,6 +13,10 @@ const CALLS: u64 = 32;
 const ROUNDS: usize = 5;
 /// How long attributes are left alone, to see whether they are asked for again.
 const WAITS_MS: [u64; 5] = [1, 4, 16, 64, 200];
+/// Pause before a round that looks for expired attributes.
+const ROUND_PAUSE: Duration = Duration::from_millis(16);
+/// Rounds with a wait from which on a server is asked: valid names and attributes expire once.
+const ROUNDS_ASKED: usize = 2;
 /// How many calls have to wait after such a pause.
 const IN_SUCCESSION: u32 = 3;
 
@@ -62,6 +66,29 @@ pub(super) fn probe(path: &Path) -> Fact<Attributes> {
         trusted_ns,
         asked_after_ns,
     })
+}
+
+/// Returns whether a server is asked again and again for the name and the attributes of `path`:
+/// some calls wait in more than one round, each after a short pause.
+///
+/// # Errors
+/// If the attributes cannot be read.
+pub(crate) fn are_asked_again(path: &Path) -> Fact<bool> {
+    waits(path, AtFlags::STATX_FORCE_SYNC)?;
+    let mut rounds_asked = 0;
+    for _ in 0..ROUNDS {
+        pause(ROUND_PAUSE);
+        for _ in 0..CALLS {
+            if waits(path, AtFlags::empty())? > 0 {
+                rounds_asked += 1;
+                break;
+            }
+        }
+        if rounds_asked == ROUNDS_ASKED {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn stat(path: &Path, flags: AtFlags) -> Fact<()> {
@@ -131,5 +158,7 @@ mod tests {
         let found = probe(file.path()).unwrap();
         assert_eq!((found.switches, found.calls), (0, CALLS));
         assert!(probe(Path::new("/nowhere/at/all")).is_err());
+        assert_eq!(are_asked_again(file.path()), Ok(false));
+        assert!(are_asked_again(Path::new("/nowhere/at/all")).is_err());
     }
 }

@@ -16,6 +16,7 @@ const FILES_MAX: usize = 20;
 struct Calls {
     calls: u64,
     opens: u64,
+    slept: u64,
     wait_ns: u64,
     wall_ns: u64,
     bytes: u64,
@@ -77,6 +78,7 @@ impl CallsByFile {
         found.calls += 1;
         let is_open = matches!(span.op, Op::Open | Op::OpenStream | Op::OpenDirectory);
         found.opens += u64::from(is_open);
+        found.slept += u64::from(span.switches > 0);
         found.wait_ns += wait_ns;
         found.wall_ns += span.wall_ns;
         if span.moves_bytes() {
@@ -102,6 +104,7 @@ impl CallsByFile {
             let (longest_ns, cost) = costs.entry((*part, mount)).or_insert((0, empty));
             cost.calls += calls.calls;
             cost.opens += calls.opens;
+            cost.slept += calls.slept;
             cost.files
                 .extend(file.map(|file| tracker.path(file).to_owned()));
             cost.wait_ns += calls.wait_ns;

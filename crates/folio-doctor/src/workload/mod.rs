@@ -12,6 +12,7 @@
 //! ```
 
 mod by_file;
+mod confirm;
 mod critical;
 mod lanes;
 mod large_calls;
@@ -28,6 +29,7 @@ pub use mounted::MountedOn;
 pub use part::{Cost, FileCost, Part, Tiny, Unreached};
 pub use strip::Strip;
 
+use crate::judge::{is_asked_finding, is_tiny_finding};
 use crate::probe::memory::During;
 use critical::Split;
 use folio_interpose::{Omission, Preload, Reach, Ring, Tracer, Tracker, now, reach};
@@ -120,7 +122,8 @@ pub struct RunOptions {
     pub omission: Option<Omission>,
     /// Its working directory, looked up again; else that of this process.
     pub folder: Option<PathBuf>,
-    /// Whether unnamed files are written beside the files that it syncs, after its end.
+    /// Whether temporary files are written after its end, beside the files that it syncs or writes
+    /// in tiny buffers. They have a name for a moment if the file system lacks O_TMPFILE.
     pub may_write: bool,
 }
 
@@ -136,23 +139,34 @@ pub fn run(
     should_stop: &AtomicBool,
 ) -> io::Result<Workload> {
     let mut found = record(words, options, should_stop)?;
-    for cost in &mut found.costs {
-        if options.may_write {
+    confirm_costs(&mut found, should_stop);
+    if options.may_write {
+        for cost in &mut found.costs {
             cost.last_sync_ns = last_sync::measure(cost);
         }
-        if found.mounts[cost.mount].file_system.is_served() {
-            cost.reopen_ns = reopen::measure(cost);
-        }
     }
-    // The one that may be a finding.
-    if let Some(tiny) = found.tiny.first_mut() {
+    if is_tiny_finding(&found)
+        && let Some(tiny) = found.tiny.first_mut()
+    {
         tiny.large_ns = large_calls::measure(tiny, options.may_write);
     }
     Ok(found)
 }
 
-/// Runs a command with its calls recorded.
-fn record(
+/// Measures whether servers are asked again, for the costs that are findings then.
+fn confirm_costs(found: &mut Workload, should_stop: &AtomicBool) {
+    for index in 0..found.costs.len() {
+        if is_asked_finding(found, &found.costs[index]) {
+            confirm::confirm(&mut found.costs[index], should_stop);
+        }
+    }
+}
+
+/// As [`run`], without measurements after the end of the command.
+///
+/// # Errors
+/// As [`run`].
+pub fn record(
     words: &[OsString],
     options: &RunOptions,
     should_stop: &AtomicBool,
@@ -258,7 +272,10 @@ pub fn attach(pid: u32, limit: Duration, should_stop: &AtomicBool) -> io::Result
         end.1 = now();
         recording.drain_pending();
     }
-    Ok(recording.finish(pid, name.trim_end(), Recorder::Ptrace, end))
+    let mut found = recording.finish(pid, name.trim_end(), Recorder::Ptrace, end);
+    // `should_stop` may have ended the recording.
+    confirm_costs(&mut found, &AtomicBool::new(false));
+    Ok(found)
 }
 
 fn end_of(tracer: &Tracer) -> io::Result<Option<End>> {

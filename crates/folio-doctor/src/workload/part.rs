@@ -131,6 +131,11 @@ pub struct Cost {
     pub device_bytes: u64,
     /// Of syncs: the time that one sync of these bytes takes, in nanoseconds, if it was measured.
     pub last_sync_ns: Option<u64>,
+    /// Calls that slept.
+    pub slept: u64,
+    /// Of large costs of names and attributes: whether a server is asked for them again, if it was
+    /// measured.
+    pub is_asked: Option<bool>,
     /// Of opens that ask a server: the time of one whose name and attributes are valid, in
     /// nanoseconds, if it was measured.
     pub reopen_ns: Option<u64>,
@@ -154,6 +159,8 @@ impl Cost {
             bytes: 0,
             device_bytes: 0,
             last_sync_ns: None,
+            slept: 0,
+            is_asked: None,
             reopen_ns: None,
             replacements: 0,
             example: None,

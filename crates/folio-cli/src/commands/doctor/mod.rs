@@ -95,7 +95,8 @@ pub(crate) struct Doctor {
     #[arg(requires = "tries", default_value = "3")]
     repeats: u32,
     /// Also write and rename temporary files beside each path; with a command, write one beside the
-    /// files that it syncs: the prediction then has the time of one sync of as many bytes
+    /// files that it syncs or writes in tiny buffers: the prediction then has the time of one sync,
+    /// or of large writes, of as many bytes
     #[arg(long)]
     write_probe: bool,
     /// Maximum number of bytes to read, over all paths

@@ -104,8 +104,9 @@ impl<'a> CachedMount<'a> {
             Ok(Ended::Exited(status)) if status.success() => Ok(()),
             Ok(Ended::Exited(status)) => Err(format!("folio mount: {status}")),
             Ok(Ended::OutOfTime) => Err(format!(
-                "processes that the command left behind still use {}",
-                self.mount_point.display()
+                "folio mount over {} did not end within {} s: a process may still use it",
+                self.mount_point.display(),
+                END_MAX.as_secs()
             )),
             Ok(Ended::Interrupted) => Err("interrupted".to_owned()),
             Err(error) => Err(format!("folio mount: {error}")),

@@ -22,7 +22,7 @@ use crate::session::Session;
 use crate::user_command::{Ended, Places, Running};
 use cached_mount::CachedMount;
 use folio_doctor::{
-    Check, CommandOutput, Cure, Omission, Recorder, RunOptions, Trial, reason, run_workload,
+    Check, CommandOutput, Cure, Omission, Recorder, RunOptions, Trial, reason, record_workload,
 };
 use folio_pagecache::median;
 use folio_pagecache::{Dropped, Order, Progress, Scan, Warm, drop_files};
@@ -222,7 +222,7 @@ impl Trials<'_> {
             folder: Some(folder),
             may_write: false,
         };
-        let found = run_workload(self.words, &options, &self.session.stop_flag());
+        let found = record_workload(self.words, &options, &self.session.stop_flag());
         let found = found.map_err(|error| reason(&error))?;
         if found.status == self.status {
             return Ok(found.wall_ns as f64 / 1e9);
