@@ -49,6 +49,7 @@ pub(crate) struct NotifierService<S> {
     pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
+#[cfg(feature = "virtiofs")]
 impl<S> NotifierService<S> {
     pub(crate) fn new(server: &Arc<S>) -> Self {
         Self {
@@ -182,6 +183,7 @@ impl NotifierCalls {
     }
 
     /// Fails the call in progress, and all later ones.
+    #[cfg(feature = "virtiofs")]
     pub(crate) fn close(&self) {
         self.state.lock().is_closed = true;
         self.changed.notify_all();
@@ -209,7 +211,7 @@ impl EventCaller for NotifierCalls {
     fn release(&self) {}
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "virtiofs"))]
 mod tests {
     use super::super::event_call::{EventCallKind, outside_name};
     use super::*;

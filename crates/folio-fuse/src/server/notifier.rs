@@ -37,11 +37,13 @@ impl Invalidator for NoInvalidator {
 
 impl Server {
     /// Lets a program of the client be a notifier, before the first request.
+    #[cfg(feature = "virtiofs")]
     pub(crate) fn accept_notifier(self: &Arc<Self>) {
         let _ = self.notifier.set(NotifierService::new(self));
     }
 
     /// Ends the wait of a notifier's request, which another request follows.
+    #[cfg(feature = "virtiofs")]
     pub(crate) fn end_notifier_wait(&self) {
         if let Some(service) = self.notifier.get() {
             service.calls.end_wait();
@@ -49,6 +51,7 @@ impl Server {
     }
 
     /// Ends the threads that raise events by a notifier.
+    #[cfg(feature = "virtiofs")]
     pub(crate) fn stop_notifier(&self) {
         let Some(service) = self.notifier.get() else {
             return;
@@ -164,7 +167,7 @@ impl Server {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "virtiofs"))]
 mod tests {
     use super::*;
     use crate::client_options::{ClientOptions, PermissionChecks};
