@@ -34,6 +34,7 @@
 #![deny(unsafe_code)]
 
 mod cure;
+mod examine;
 mod finding;
 mod inside;
 mod judge;
@@ -43,6 +44,7 @@ mod text;
 mod workload;
 
 pub use cure::{Cure, Trial};
+pub use examine::{attach as attach_workload, run as run_workload};
 pub use finding::{Certainty, Check, Verdict};
 pub use folio_interpose::Omission;
 pub use inside::inside;
@@ -62,6 +64,5 @@ pub use sample::{Sample, sample};
 pub use text::reason;
 pub use workload::{
     CommandOutput, Cost, FileCost, Lane, MountedOn, Part, Recorder, RunOptions, Strip, Timeline,
-    Tiny, Unreached, Workload, attach as attach_workload, record as record_workload,
-    run as run_workload,
+    Tiny, Unreached, Workload, record as record_workload,
 };

@@ -74,12 +74,14 @@ pub(super) fn probe(path: &Path) -> Fact<Attributes> {
 /// # Errors
 /// If the attributes cannot be read.
 pub(crate) fn are_asked_again(path: &Path) -> Fact<bool> {
-    waits(path, AtFlags::STATX_FORCE_SYNC)?;
+    // FUSE asks for the target of a symbolic link each time.
+    let flags = AtFlags::SYMLINK_NOFOLLOW;
+    waits(path, flags | AtFlags::STATX_FORCE_SYNC)?;
     let mut rounds_asked = 0;
     for _ in 0..ROUNDS {
         pause(ROUND_PAUSE);
         for _ in 0..CALLS {
-            if waits(path, AtFlags::empty())? > 0 {
+            if waits(path, flags)? > 0 {
                 rounds_asked += 1;
                 break;
             }

@@ -16,15 +16,18 @@ const LIMIT: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Measures whether a server is asked again for the name and the attributes of the file that waited
-/// longest, and then how long an open takes without them.
-pub(super) fn confirm(cost: &mut Cost, should_stop: &AtomicBool) {
+/// longest, and then how long an open takes without them. If the file does not exist any more, its
+/// folder is examined: the mount has one validity for all.
+pub(crate) fn confirm(cost: &mut Cost, should_stop: &AtomicBool) {
     let Some(path) = cost.example.clone() else {
         return;
     };
     let (part, opens) = (cost.part, cost.opens);
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
-        let is_asked = attributes::are_asked_again(&path).ok();
+        let mut places = path.ancestors();
+        let place = places.find(|place| place.symlink_metadata().is_ok());
+        let is_asked = place.and_then(|place| attributes::are_asked_again(place).ok());
         let is_measured = is_asked == Some(true);
         let reopen_ns = is_measured.then(|| reopen::measure(part, opens, &path));
         // The receiver has stopped waiting, or takes it.
@@ -57,9 +60,10 @@ mod tests {
         assert_eq!(cost.is_asked, None);
         confirm(&mut cost, &AtomicBool::new(false));
         assert_eq!(cost.is_asked, Some(false));
-        cost = Cost::new(Part::Attributes, 0);
-        cost.example = Some("/nowhere/at/all".into());
+        cost.is_asked = None;
+        // Its folder.
+        cost.example = Some(file.path().with_extension("removed"));
         confirm(&mut cost, &AtomicBool::new(false));
-        assert_eq!(cost.is_asked, None);
+        assert_eq!(cost.is_asked, Some(false));
     }
 }

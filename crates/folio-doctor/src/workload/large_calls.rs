@@ -15,7 +15,7 @@ const BYTES_MAX: u64 = 32 << 20;
 /// Writes as many bytes by large calls, and once more over them: into an unnamed file beside the
 /// file, else in memory. Returns the nanoseconds for all bytes: those of a file that grew take new
 /// pages. `None` if that failed.
-pub(super) fn measure(tiny: &Tiny, may_write: bool) -> Option<u64> {
+pub(crate) fn measure(tiny: &Tiny, may_write: bool) -> Option<u64> {
     let times = || -> io::Result<[u64; 2]> {
         let file = match tiny.path.parent().filter(|_| may_write && tiny.is_write) {
             Some(folder) => tempfile::tempfile_in(folder)?,

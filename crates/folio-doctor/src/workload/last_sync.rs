@@ -12,7 +12,7 @@ const BYTES_MAX: u64 = 32 << 20;
 
 /// Writes as many bytes into an unnamed file beside the file that waited longest, with one sync.
 /// Returns the nanoseconds; `None` if nothing is left to sync, or if that failed.
-pub(super) fn measure(cost: &Cost) -> Option<u64> {
+pub(crate) fn measure(cost: &Cost) -> Option<u64> {
     if !matches!(cost.part, Part::Fsync | Part::SyncWrites) {
         return None;
     }

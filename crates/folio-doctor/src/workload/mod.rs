@@ -12,11 +12,11 @@
 //! ```
 
 mod by_file;
-mod confirm;
+pub(crate) mod confirm;
 mod critical;
 mod lanes;
-mod large_calls;
-mod last_sync;
+pub(crate) mod large_calls;
+pub(crate) mod last_sync;
 mod mounted;
 mod part;
 mod reopen;
@@ -29,7 +29,6 @@ pub use mounted::MountedOn;
 pub use part::{Cost, FileCost, Part, Tiny, Unreached};
 pub use strip::Strip;
 
-use crate::judge::{is_asked_finding, is_tiny_finding};
 use crate::probe::memory::During;
 use critical::Split;
 use folio_interpose::{Omission, Preload, Reach, Ring, Tracer, Tracker, now, reach};
@@ -133,39 +132,6 @@ pub struct RunOptions {
 ///
 /// # Errors
 /// If the command cannot be started or traced, or the library cannot be written.
-pub fn run(
-    words: &[OsString],
-    options: &RunOptions,
-    should_stop: &AtomicBool,
-) -> io::Result<Workload> {
-    let mut found = record(words, options, should_stop)?;
-    confirm_costs(&mut found, should_stop);
-    if options.may_write {
-        for cost in &mut found.costs {
-            cost.last_sync_ns = last_sync::measure(cost);
-        }
-    }
-    if is_tiny_finding(&found)
-        && let Some(tiny) = found.tiny.first_mut()
-    {
-        tiny.large_ns = large_calls::measure(tiny, options.may_write);
-    }
-    Ok(found)
-}
-
-/// Measures whether servers are asked again, for the costs that are findings then.
-fn confirm_costs(found: &mut Workload, should_stop: &AtomicBool) {
-    for index in 0..found.costs.len() {
-        if is_asked_finding(found, &found.costs[index]) {
-            confirm::confirm(&mut found.costs[index], should_stop);
-        }
-    }
-}
-
-/// As [`run`], without measurements after the end of the command.
-///
-/// # Errors
-/// As [`run`].
 pub fn record(
     words: &[OsString],
     options: &RunOptions,
@@ -255,7 +221,7 @@ fn is_refusal(error: &io::Error) -> bool {
 ///
 /// # Errors
 /// If the process does not exist or may not be traced.
-pub fn attach(pid: u32, limit: Duration, should_stop: &AtomicBool) -> io::Result<Workload> {
+pub(crate) fn attach(pid: u32, limit: Duration, should_stop: &AtomicBool) -> io::Result<Workload> {
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let mut recording = Recording::begin()?;
     let tracer = Tracer::attach(pid, &recording.ring)?;
@@ -272,10 +238,7 @@ pub fn attach(pid: u32, limit: Duration, should_stop: &AtomicBool) -> io::Result
         end.1 = now();
         recording.drain_pending();
     }
-    let mut found = recording.finish(pid, name.trim_end(), Recorder::Ptrace, end);
-    // `should_stop` may have ended the recording.
-    confirm_costs(&mut found, &AtomicBool::new(false));
-    Ok(found)
+    Ok(recording.finish(pid, name.trim_end(), Recorder::Ptrace, end))
 }
 
 fn end_of(tracer: &Tracer) -> io::Result<Option<End>> {
