@@ -287,14 +287,19 @@ fn cure_of_two_findings_is_tried_once() {
     requires!(root, fuse, tool("python3"));
     let folders = [(); 2].map(|()| TempDir::new().unwrap());
     let mount = FuseMount::new(folders[0].path(), "ttl=0,push=off,passthrough=off");
-    std::fs::write(mount.at("file"), "x").unwrap();
-    let file = mount.at("file");
-    // As many calls on a busy machine.
+    std::fs::create_dir_all(mount.at("a/b/c/d")).unwrap();
+    let [file, deep] = ["file", "a/b/c/d/file"].map(|name| mount.at(name));
+    for file in [&file, &deep] {
+        std::fs::write(file, "x").unwrap();
+    }
+    // As many calls on a busy machine. The names above the deep file are most of what its open
+    // costs: the open itself remains.
     let script = format!(
         "import os\n\
          for _ in range(4000): \
-         [os.stat('{0}') for _ in range(3)]; os.close(os.open('{0}', os.O_RDONLY))",
-        file.display()
+         [os.stat('{}') for _ in range(3)]; os.close(os.open('{}', os.O_RDONLY))",
+        file.display(),
+        deep.display()
     );
     let words = ["python3", "-c", &script];
     let options = ["--json", "--try"];
