@@ -105,15 +105,16 @@ impl Drop for Share {
 }
 
 /// Examines a file twice: attributes are asked for after the first time, too.
-const EXAMINE: &str = r#"
+pub(super) const EXAMINE: &str = r#"
 examine() {
   /bin/folio doctor --json /mnt/file > /dev/null
   /bin/folio doctor --json /mnt/file > /tmp/report
   echo "report $(tr -d '\n' < /tmp/report)"
 }
-mount -t virtiofs share /mnt || exit 1
-examine
 "#;
+
+/// Mounts the share.
+const MOUNT: &str = "mount -t virtiofs share /mnt || exit 1\nexamine\n";
 
 /// Executes the remedy that names vsock. The host of this guest has no /dev/vhost-vsock: the guest
 /// takes its part, too, over `vsock_loopback`, whose host is CID 1.
@@ -142,7 +143,7 @@ fn examine_share(folder: &Path, options: &[&str], script: &str) -> Result<Vec<Do
         .program(Path::new(env!("CARGO_BIN_EXE_folio")))?;
     let _share = Share::start(folder, &socket, options);
     let ran = guest
-        .run(&format!("{EXAMINE}{script}"), LIMIT, |_| {})
+        .run(&format!("{EXAMINE}{MOUNT}{script}"), LIMIT, |_| {})
         .unwrap();
     assert_eq!(ran.status, Some(0), "{}", ran.explain());
     let reports = ran.lines.iter();

@@ -4,6 +4,7 @@
 //! A guest boots twice: its first reports name the remedies, of which the first for a fault is
 //! then the script of another one.
 
+use super::guest::EXAMINE;
 use super::{DoctorRun, apply};
 use crate::support::guest::{Guest, HOST_ADDRESS, START_NETWORK};
 use crate::support::tools::{command, run};
@@ -60,14 +61,12 @@ fn remedies_of_bindfs_are_executed() {
         );
     };
     let unmount = || run("umount", [target.path()]);
-    mount();
-    let before = DoctorRun::of(&file, &[]);
-    unmount();
     for cause in [ATTRIBUTES, PAGES] {
         for server in ["bindfs -o", "folio mount"] {
             mount();
             // Each names the process of the server.
-            let all = remedies(&DoctorRun::of(&file, &[]), cause);
+            let before = DoctorRun::of(&file, &[]);
+            let all = remedies(&before, cause);
             let remedy = all.iter().find(|remedy| remedy.contains(server));
             let remedy = remedy.unwrap_or_else(|| panic!("{:#}", before.report));
             apply(remedy);
@@ -112,15 +111,6 @@ struct Share {
     serve: Option<fn(shared: &Path, own: &Path, port: u16) -> Server>,
 }
 
-/// Examines a file twice: attributes are asked for after the first time, too.
-const EXAMINE: &str = r#"
-examine() {
-  /bin/folio doctor --json /mnt/file > /dev/null
-  /bin/folio doctor --json /mnt/file > /tmp/report
-  echo "report $(tr -d '\n' < /tmp/report)"
-}
-"#;
-
 impl Share {
     /// Boots a guest that mounts the share, runs `script`, and examines the file; returns the
     /// report.
@@ -128,9 +118,7 @@ impl Share {
         let mount = self.mount.replace("PORT", &port.to_string());
         let script = format!(
             "{EXAMINE}{START_NETWORK}mount {mount} || {{ dmesg | tail -n 5; exit 1; }}\n\
-             if [ -n \"{is_given}\" ]; then {script}\nfi || exit 1\nexamine\n",
-            is_given = if script.is_empty() { "" } else { "1" },
-            script = if script.is_empty() { ":" } else { script },
+             {script}\n[ $? = 0 ] || exit 1\nexamine\n",
         );
         let ran = guest.run(&script, LIMIT, |_| {}).unwrap();
         assert_eq!(ran.status, Some(0), "{}: {}", self.name, ran.explain());
