@@ -122,8 +122,7 @@ impl Pusher<'_> {
 
     fn invalidate_node(&mut self, node: u64) {
         let is_unknown = if self.nodes.is_known(node) {
-            let len_bytes = stale_bytes(self.nodes, node);
-            matches!(self.invalidator.invalidate_node(node, len_bytes), Ok(false))
+            send_stale(self.nodes, self.invalidator, node)
         } else {
             self.queue.has_replies_in_progress()
         };
@@ -161,23 +160,20 @@ impl Pusher<'_> {
         let (nodes, invalidator) = (self.nodes, self.invalidator);
         self.unknown.retain_mut(|(node, tries)| {
             *tries += 1;
-            nodes.is_known(*node)
-                && matches!(
-                    invalidator.invalidate_node(*node, stale_bytes(nodes, *node)),
-                    Ok(false)
-                )
-                && *tries < TRIES_MAX
+            nodes.is_known(*node) && send_stale(nodes, invalidator, *node) && *tries < TRIES_MAX
         });
     }
 }
 
-/// Returns how many bytes of a node are invalidated. Without its first page the kernel reads a
-/// listing anew from the beginning. A listing that is being stored must keep its last page: else
-/// the kernel stores no page of it any more (fs/fuse/readdir.c, `fuse_add_dirent_to_cache`).
-fn stale_bytes(nodes: &NodeTable, node: u64) -> i64 {
+/// Invalidates a node; returns whether the client does not know it. Without its first page the
+/// kernel reads a listing anew from the beginning. A listing that is being stored must keep its
+/// last page: else the kernel stores no page of it any more (fs/fuse/readdir.c,
+/// `fuse_add_dirent_to_cache`).
+fn send_stale(nodes: &NodeTable, invalidator: &dyn Invalidator, node: u64) -> bool {
     let handle = nodes.handle(node);
     let is_directory = handle.is_ok_and(|h| h.attributes().file_type == FileType::Directory);
-    if is_directory { LISTING_START_BYTES } else { 0 }
+    let len_bytes = if is_directory { LISTING_START_BYTES } else { 0 };
+    matches!(invalidator.invalidate_node(node, len_bytes), Ok(false))
 }
 
 #[cfg(test)]
