@@ -69,7 +69,9 @@ fn written_ns(file: &File, bytes: u64) -> io::Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workload::{CommandOutput, Recorder, RunOptions, record};
     use std::path::Path;
+    use std::sync::atomic::AtomicBool;
 
     /// Writes of this many bytes into a file.
     fn writes(path: &Path, bytes: u64) -> Tiny {
@@ -134,5 +136,32 @@ mod tests {
         }
         std::fs::remove_file(&path).unwrap();
         assert_eq!(grown(4000, 4000, true, before), 0);
+    }
+
+    #[test]
+    fn open_shows_which_bytes_are_new() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let options = RunOptions {
+            output: CommandOutput::Dropped,
+            recorder: Recorder::Preload,
+            omission: None,
+            folder: Some(folder.path().to_owned()),
+            may_write: false,
+        };
+        for (flags, is_new) in [
+            ("conv=notrunc", false),
+            ("conv=notrunc oflag=append", true),
+            ("", true),
+        ] {
+            std::fs::write(&path, [7; 4000]).unwrap();
+            let line = format!("dd if=/dev/zero of=file bs=1 count=4000 status=none {flags}");
+            let words: Vec<_> = line.split_whitespace().map(Into::into).collect();
+            let found = record(&words, &options, &AtomicBool::new(false)).unwrap();
+            let tiny = &found.tiny[0];
+            assert!(tiny.is_write && tiny.may_be_created, "{flags}: {tiny:?}");
+            let new_bytes = if is_new { tiny.bytes } else { 0 };
+            assert_eq!(tiny.new_bytes, new_bytes, "{flags}");
+        }
     }
 }
