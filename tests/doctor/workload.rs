@@ -1,7 +1,9 @@
 //! `folio doctor -- COMMAND`: each cause by a command that has it, and commands without a fault.
 
 use super::*;
+use crate::mount::FuseMount;
 use crate::served::{Keeps, Pages, Served};
+use rustix::process::{Pid, Signal, kill_process};
 use std::time::Duration;
 
 /// Repeats a statement of Python for half a second: waits of a fast disk add up, too.
@@ -167,6 +169,52 @@ fn attributes_without_cache_ask_the_server() {
         let found = python(folder.parent().unwrap(), &script);
         assert_eq!(faults(&found), causes, "{found:#}");
     }
+}
+
+/// Continues a stopped process when it is dropped.
+struct Stopped(Pid);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
+    }
+}
+
+/// The command stops the server of a mount that it used.
+#[test]
+fn stopped_server_delays_no_report() {
+    requires!(root, fuse, tool("python3"), tool("timeout"));
+    let folder = TempDir::new().unwrap();
+    written(&folder.path().join("file"), 4096);
+    let mount = FuseMount::new(folder.path(), "ttl=0,push=off");
+    let (path, server) = (mount.at("file"), mount.process());
+    let script = format!(
+        "{REPEAT}os.stat({path:?})\n\
+         os.kill({}, 19)",
+        server.as_raw_nonzero()
+    );
+    let _stopped = Stopped(server);
+    let doctor = |options: &[&str]| {
+        // A wait for the server would have no end.
+        let output = command("timeout")
+            .args(["60", env!("CARGO_BIN_EXE_folio"), "doctor"])
+            .args(options)
+            .args(["--", "python3", "-c", &script])
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        drop(Stopped(server));
+        output
+    };
+    let found = checked(&doctor(&["--json"]));
+    let place = mount.path().display().to_string();
+    assert_eq!(found["unanswered"], serde_json::json!([place]));
+    // What the waits show is reported.
+    assert!(seconds(&found, "attributes") > 0.1, "{found:#}");
+    let printed = text(&doctor(&["--write-probe"]));
+    let line = format!("? {place} does not answer");
+    assert!(printed.contains(&line), "{printed}");
+    mount.unmount();
 }
 
 #[test]

@@ -10,6 +10,7 @@ use crate::{Fixture, MountSource};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
 use std::io::Read;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -338,6 +339,32 @@ fn directories(shared: &SharedMount) {
     shared.seen("a removed tree", || !mount("moved").exists());
 }
 
+/// A program has a directory open that the host moves. It does not look the new path up.
+fn moved_directory(shared: &SharedMount) {
+    fs::create_dir_all(shared.host("from/deep/down")).unwrap();
+    fs::create_dir(shared.host("to")).unwrap();
+    fs::write(shared.host("from/deep/down/f"), "1").unwrap();
+    let path = shared.mount("from/deep/down");
+    shared.seen("a tree", || path.join("f").exists());
+    let directory = File::open(&path).unwrap();
+    let held = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
+    let names = || fs::read_dir(&held).unwrap().count();
+    assert_eq!(names(), 1);
+    fs::rename(shared.host("from/deep"), shared.host("to/deep")).unwrap();
+    let moved = shared.host("to/deep/down");
+    for name in ["before", "after"] {
+        assert_eq!(fs::read(held.join("f")).unwrap(), b"1", "{name}");
+        fs::write(held.join(name), name).unwrap();
+        assert_eq!(fs::read(moved.join(name)).unwrap(), name.as_bytes());
+        shared.seen("a move", || !shared.mount("from/deep").exists());
+    }
+    assert_eq!(names(), 3);
+    shared.seen("the new path", || {
+        shared.mount("to/deep/down/after").exists()
+    });
+    fs::remove_dir_all(shared.host("to")).unwrap();
+}
+
 fn everything(options: &'static str, promise: Promise) {
     let shared = SharedMount::new(options, promise);
     contents(&shared);
@@ -345,6 +372,7 @@ fn everything(options: &'static str, promise: Promise) {
     names(&shared);
     attributes(&shared);
     directories(&shared);
+    moved_directory(&shared);
     shared.fixture.finish();
 }
 
@@ -370,6 +398,7 @@ fn zero_ttl_external_change_is_seen_at_once() {
     names(&shared);
     attributes(&shared);
     directories(&shared);
+    moved_directory(&shared);
     shared.fixture.finish();
 }
 
@@ -383,6 +412,7 @@ fn no_cache_external_change_is_seen_soon() {
     names(&shared);
     attributes(&shared);
     directories(&shared);
+    moved_directory(&shared);
     shared.fixture.finish();
 }
 

@@ -421,6 +421,45 @@ fn externally_moved_working_directory_stays_usable() {
     }
 }
 
+/// The new path of the directory is not looked up.
+#[test]
+fn externally_moved_directory_is_found_by_itself() {
+    let kept = [("ttl=inf,push=off", Duration::MAX)];
+    for (words, ttl) in mounts_and_ttls().into_iter().chain(kept) {
+        let world = World::new(words);
+        let p = &world.p;
+        std::fs::create_dir_all(world.host("a/deep/down")).unwrap();
+        std::fs::create_dir(world.host("b")).unwrap();
+        write_host(&world.host("a/deep/down/f"), b"1");
+        p.chdir("/h/a/deep/down").unwrap();
+        assert_eq!(world.list("."), ["f"]);
+        let check_use = |place: &str, name: &str| {
+            assert_eq!(world.read("f").unwrap(), b"1", "{words}: {name}");
+            world.write(name, b"new").unwrap();
+            p.mkdir(format!("{name}.d"), 0o755).unwrap();
+            let made = world.host(place);
+            assert_eq!(std::fs::read(made.join(name)).unwrap(), b"new");
+            assert!(made.join(format!("{name}.d")).is_dir(), "{words}: {name}");
+            assert!(world.list(".").contains(&name.to_owned()), "{words}");
+        };
+        std::fs::rename(world.host("a/deep"), world.host("b/deep")).unwrap();
+        // Afterwards no position is valid any more.
+        pause(Duration::from_millis(1200));
+        check_use("b/deep/down", "moved");
+        // A directory that was moved out of one that is removed, found to have no name.
+        std::fs::rename(world.host("b/deep/down"), world.host("b/up")).unwrap();
+        std::fs::remove_dir(world.host("b/deep")).unwrap();
+        if ttl < Duration::MAX {
+            eventually("the old place", ttl, || p.stat("/h/a/deep/down").is_err());
+        }
+        pause(Duration::from_millis(1200));
+        check_use("b/up", "again");
+        assert_eq!(p.stat("/h/b/up/again").unwrap().size_bytes, 3);
+        assert_eq!(p.getcwd().unwrap(), b"/h/b/up", "{words}");
+        p.chdir("/").unwrap();
+    }
+}
+
 #[test]
 fn externally_removed_open_file_stays_readable() {
     for (words, ttl) in mounts_and_ttls() {

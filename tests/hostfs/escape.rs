@@ -4,6 +4,7 @@ use super::{Over, World, errno, pause, write_host};
 use folio::Errno;
 use folio::syscall::{AT_FDCWD, OpenFlags};
 use folio::vfs::{DeviceNumber, FileType, XattrFlags};
+use rustix::fs::RenameFlags;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::time::{Duration, Instant};
 
@@ -146,7 +147,8 @@ fn directory_moved_out_of_the_share_is_unreachable() {
         let p = &world.p;
         std::fs::create_dir_all(world.host("d/e")).unwrap();
         p.chdir("/h/d/e").unwrap();
-        p.stat("/h/d/e").unwrap();
+        // The descriptor of the directory stays open.
+        assert_eq!(world.list("."), [""; 0], "{words}");
         std::fs::rename(world.host("d"), world.outside("vault/d")).unwrap();
         // The position is valid for a second at most, even with an infinite TTL.
         pause(Duration::from_millis(1200));
@@ -160,6 +162,12 @@ fn directory_moved_out_of_the_share_is_unreachable() {
             0,
             "{words}"
         );
+        // A directory of the same path, but in the share.
+        std::fs::create_dir_all(world.host("vault/d/e")).unwrap();
+        assert!(world.write("new", b"1").is_err(), "{words}");
+        std::fs::rename(world.outside("vault/d/e"), world.host("back")).unwrap();
+        world.write("new", b"1").unwrap();
+        assert_eq!(std::fs::read(world.host("back/new")).unwrap(), b"1");
         p.chdir("/").unwrap();
         std::fs::remove_dir_all(world.outside("vault/d")).unwrap();
         check_untouched(&world);
@@ -240,6 +248,47 @@ fn directory_and_link_race_never_escapes() {
         });
         check_untouched(&world);
     }
+}
+
+/// A directory in use is moved, and a link to the outside exchanged with its parent, while its path
+/// is looked up.
+#[test]
+fn moved_directory_and_link_race_never_escapes() {
+    let world = world("ttl=0,push=off");
+    for name in ["a/d", "b"] {
+        std::fs::create_dir_all(world.host(name)).unwrap();
+    }
+    symlink(world.outside("vault"), world.host("link")).unwrap();
+    let p = &world.p;
+    p.chdir("/h/a/d").unwrap();
+    world.list(".");
+    let is_over = Over::default();
+    std::thread::scope(|scope| {
+        let _ender = is_over.ender();
+        scope.spawn(|| {
+            let rename = |from: &str, to: &str, flags| {
+                let (from, to) = (world.host(from), world.host(to));
+                rustix::fs::renameat_with(rustix::fs::CWD, &from, rustix::fs::CWD, &to, flags)
+                    .unwrap();
+            };
+            let (none, exchange) = (RenameFlags::empty(), RenameFlags::EXCHANGE);
+            while !is_over.is_over() {
+                rename("a/d", "b/d", none);
+                rename("b", "link", exchange);
+                rename("b", "link", exchange);
+                rename("b/d", "a/d", none);
+            }
+        });
+        let start = Instant::now();
+        let mut made = 0;
+        while start.elapsed() < Duration::from_secs(1) {
+            made += usize::from(world.write("new", b"1").is_ok());
+            let _: folio::Result<()> = p.unlink("new");
+        }
+        assert!(made > 0);
+    });
+    p.chdir("/").unwrap();
+    check_untouched(&world);
 }
 
 /// A file and a link to the outside are exchanged while attributes are set.

@@ -33,6 +33,7 @@
 
 #![deny(unsafe_code)]
 
+mod bounded;
 mod cure;
 mod examine;
 mod finding;

@@ -53,7 +53,8 @@ pub struct ClientOptions {
 /// The meaning of `ttl=inf`: 34 years, which a kernel can add to its clock without overflow.
 pub const FOREVER: Duration = Duration::from_secs(1 << 30);
 
-/// A longer validity than this requires revalidation at open(2).
+/// A longer validity than this requires revalidation at open(2), and lasts from a listing to the
+/// use of its entries.
 const OPEN_TTL_MAX: Duration = Duration::from_millis(10);
 
 impl ClientOptions {
@@ -86,6 +87,15 @@ impl ClientOptions {
     /// the client skips it, which saves one request for each open(2) and close(2).
     pub(crate) fn needs_open(&self) -> bool {
         self.data == DataCache::None || self.has_external_writers && self.ttl_max > OPEN_TTL_MAX
+    }
+
+    /// Whether the client keeps listings of directories. Of a listing that it keeps it asks for
+    /// each name again whose entry has expired. A listing that it reads again has the entries of
+    /// all names, if they stay valid long enough to be used.
+    pub(crate) fn keeps_listings(&self) -> bool {
+        let expires = self.has_external_writers && self.ttl_max < FOREVER;
+        let has_usable_entries = self.readdirplus && self.ttl_max > OPEN_TTL_MAX;
+        self.data == DataCache::Kept && !(expires && has_usable_entries)
     }
 
     /// Names of the `-o` options that [`ClientOptions::apply`] accepts, without their values.

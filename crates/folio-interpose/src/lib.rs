@@ -34,7 +34,7 @@ pub use layout::{INCLUDES_GAP, MEASURED, Record};
 pub use object::{Preload, is_supported};
 pub use ring::{Omission, Ring};
 pub use traced::{Ended, Reach, Tracer, now, reach};
-pub use tracker::{Event, FileId, O_TRUNC, OpenFile, Tracker};
+pub use tracker::{Event, FileId, O_APPEND, O_TRUNC, OpenFile, Tracker};
 
 /// Returns the table of calls, by the name of the C library's function.
 pub fn table() -> Vec<(&'static str, Call)> {

@@ -8,6 +8,8 @@ use std::path::{Component, Path, PathBuf};
 
 /// The flag of open(2) that truncates a file, of the 64-bit architectures.
 pub const O_TRUNC: u64 = 0o1000;
+/// The flag of open(2) that writes at the end of a file, of the 64-bit architectures.
+pub const O_APPEND: u64 = 0o2000;
 const O_CLOEXEC: u64 = 0o2_000_000;
 /// Commands of fcntl(2).
 const F_DUPFD: u64 = 0;
@@ -74,7 +76,8 @@ impl Tracker {
         let mut first = Process::default();
         for (fd, path) in inherited {
             let file = this.intern(path);
-            first.files.insert(*fd, opened(file, 0));
+            // A shell has truncated a file of standard output, or has it written at its end.
+            first.files.insert(*fd, opened(file, O_APPEND));
         }
         this.processes.insert(pid, first);
         this

@@ -1,6 +1,7 @@
 //! The cure of a finding: the change that a trial applies.
 
 use super::file_system::{FLUSH, RENAME};
+use crate::bounded;
 use crate::cure::Cure;
 use crate::finding::{Check, Verdict};
 use crate::probe::layers::FileSystem;
@@ -13,7 +14,11 @@ pub(super) const BUFFER: Cure =
 
 /// Returns the cure of a finding on calls of a mount.
 pub(super) fn of(check: &Check, cost: &Cost, workload: &Workload) -> Cure {
-    let own = &workload.mounts[cost.mount].file_system;
+    let mount = &workload.mounts[cost.mount];
+    if !mount.is_answering {
+        return Cure::Unavailable("the file system does not answer");
+    }
+    let own = &mount.file_system;
     let mount_point = own.mount_point.clone();
     let files = cost.files.clone();
     let is_traced = workload.recorder == Recorder::Ptrace;
@@ -75,5 +80,6 @@ fn served_directory(own: &FileSystem) -> Option<PathBuf> {
     let source = Path::new(&own.source);
     let source = own.served_source.as_deref().unwrap_or(source);
     let is_whole = own.root == Path::new("/");
-    (is_folio && is_whole && source.is_absolute() && source.is_dir()).then(|| source.to_owned())
+    let is_directory = || bounded::metadata(source).is_some_and(|found| found.is_dir());
+    (is_folio && is_whole && source.is_absolute() && is_directory()).then(|| source.to_owned())
 }

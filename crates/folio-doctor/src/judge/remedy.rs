@@ -1,5 +1,6 @@
 //! Commands that fix the behavior of a mount, by the type of file system.
 
+use crate::bounded;
 use crate::probe::Facts;
 use crate::probe::layers::{FileSystem, Layer, LoopRange};
 use crate::text::quote;
@@ -221,7 +222,7 @@ fn fuse(found: &FileSystem, subtype: &str, words: &str) -> Vec<String> {
         "{unmount} && {server} -o {} {source} {target}",
         options.join(",")
     )];
-    if Path::new(&found.source).is_dir() {
+    if bounded::metadata(Path::new(&found.source)).is_some_and(|found| found.is_dir()) {
         all.push(folio());
     }
     all

@@ -435,6 +435,7 @@ mod tests {
     use crate::cure::Cure;
     use crate::finding::Verdict;
     use crate::workload::{MountedOn, Recorder, Timeline};
+    use std::time::SystemTime;
 
     /// The finding on this many writes with O_SYNC, which take half of the time.
     fn finding_on(calls: u64, last_sync_ns: Option<u64>) -> Check {
@@ -460,9 +461,11 @@ mod tests {
         let mount = MountedOn {
             file_system,
             has_files: true,
+            is_answering: true,
         };
         Workload {
             status: None,
+            started: SystemTime::now(),
             recorder: Recorder::Preload,
             has_lost_privileges: false,
             wall_ns: 2_000_000_000,
@@ -611,9 +614,12 @@ mod tests {
             let mut workload = workload(FileSystem::default(), Cost::new(Part::Cpu, 0));
             workload.tiny = vec![Tiny {
                 path: "file".into(),
+                mount: 0,
                 is_write: true,
                 calls: 1_000_000,
                 bytes: 512_000_000,
+                new_bytes: 0,
+                may_be_created: false,
                 ns: 1_000_000_000,
                 large_ns,
             }];

@@ -12,6 +12,8 @@ use std::path::{Component, Path, PathBuf};
 
 /// Layers that are followed down at most: loops of mounts and devices end here.
 const STEPS_MAX: usize = 32;
+/// Where sysfs is.
+const SYS: &str = "/sys";
 
 /// One layer, and how deep below the path it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -181,7 +183,7 @@ pub fn chain_of(path: &Path) -> Vec<Step> {
     let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mut seeker = Seeker {
         mounts: mounts::parse(&text),
-        sys: "/sys".into(),
+        sys: SYS.into(),
         steps: Vec::new(),
     };
     match fs::metadata(path)
@@ -196,6 +198,51 @@ pub fn chain_of(path: &Path) -> Vec<Step> {
         None => seeker.path(path, 0),
     }
     seeker.steps
+}
+
+/// Returns the file system of a mount, from tables of the kernel and from processes: no call waits
+/// for its server.
+pub(crate) fn file_system(mounts: &[Mount], mount: &Mount) -> FileSystem {
+    let is_fuse = mount.fs_type.starts_with("fuse");
+    let server = is_fuse.then(|| server::of(mount)).flatten();
+    let others = mounts.iter().filter(|other| {
+        other.id != mount.id && other.device == mount.device && other.source == mount.source
+    });
+    FileSystem {
+        fs_type: mount.fs_type.clone(),
+        source: mount.source.clone(),
+        mount_point: mount.mount_point.clone(),
+        root: mount.root.clone(),
+        options: mount.options.clone(),
+        effective: effective(mount),
+        served_source: server.as_ref().and_then(|server| server.source.clone()),
+        server_process: server.as_ref().map(|server| server.process.clone()),
+        server: server.map(|server| server.program),
+        other_mounts: others.map(|other| other.mount_point.clone()).collect(),
+    }
+}
+
+/// Returns the options that ext4 itself reports.
+fn effective(mount: &Mount) -> Vec<String> {
+    let folder = Some(mount)
+        .filter(|mount| mount.fs_type == "ext4")
+        .and_then(|mount| device_folder(Path::new(SYS), mount.device));
+    let Some(name) = folder.as_deref().and_then(Path::file_name) else {
+        return Vec::new();
+    };
+    let text = fs::read_to_string(Path::new("/proc/fs/ext4").join(name).join("options"));
+    text.unwrap_or_default()
+        .lines()
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Returns the folder of a device in sysfs.
+fn device_folder(sys: &Path, device: DeviceNumber) -> Option<PathBuf> {
+    let DeviceNumber { major, minor } = device;
+    sys.join(format!("dev/block/{major}:{minor}"))
+        .canonicalize()
+        .ok()
 }
 
 struct Seeker {
@@ -223,30 +270,9 @@ impl Seeker {
         let Some(mut mount) = mounts::of(&self.mounts, mount_id(&path), &path).cloned() else {
             return self.unseen(depth, "the mount is not in /proc/self/mountinfo");
         };
-        let server = mount
-            .fs_type
-            .starts_with("fuse")
-            .then(|| server::of(&mount))
-            .flatten();
-        let source = server.as_ref().and_then(|server| server.source.clone());
-        let others = self.mounts.iter().filter(|other| {
-            other.id != mount.id && other.device == mount.device && other.source == mount.source
-        });
-        self.push(
-            depth,
-            Layer::FileSystem(FileSystem {
-                fs_type: mount.fs_type.clone(),
-                source: mount.source.clone(),
-                mount_point: mount.mount_point.clone(),
-                root: mount.root.clone(),
-                options: mount.options.clone(),
-                effective: self.effective(&mount),
-                served_source: source.clone(),
-                server_process: server.as_ref().map(|server| server.process.clone()),
-                server: server.map(|server| server.program),
-                other_mounts: others.map(|other| other.mount_point.clone()).collect(),
-            }),
-        );
+        let file_system = file_system(&self.mounts, &mount);
+        let source = file_system.served_source.clone();
+        self.push(depth, Layer::FileSystem(file_system));
         if let Some(source) = source {
             mount.source = source.display().to_string();
         }
@@ -301,27 +327,8 @@ impl Seeker {
         self.folder(device).map(|_| device)
     }
 
-    /// What ext4 itself says of its options.
-    fn effective(&self, mount: &Mount) -> Vec<String> {
-        let folder = Some(mount)
-            .filter(|mount| mount.fs_type == "ext4")
-            .and_then(|mount| self.folder(mount.device));
-        let Some(name) = folder.as_deref().and_then(Path::file_name) else {
-            return Vec::new();
-        };
-        let text = fs::read_to_string(Path::new("/proc/fs/ext4").join(name).join("options"));
-        text.unwrap_or_default()
-            .lines()
-            .map(str::to_owned)
-            .collect()
-    }
-
     fn folder(&self, device: DeviceNumber) -> Option<PathBuf> {
-        let DeviceNumber { major, minor } = device;
-        self.sys
-            .join(format!("dev/block/{major}:{minor}"))
-            .canonicalize()
-            .ok()
+        device_folder(&self.sys, device)
     }
 
     /// The layer of an overlay that has the file.

@@ -5,6 +5,7 @@
 //! server is then inferred from the words that processes were started with, if one program fits.
 
 use super::mounts::Mount;
+use crate::bounded;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
@@ -115,7 +116,8 @@ impl Process {
         }
         let open = fs::read_dir(self.folder.join("fd")).ok()?.flatten();
         open.filter_map(|fd| fs::read_link(fd.path()).ok())
-            .find(|path| path.is_absolute() && path.ends_with(source) && path.exists())
+            .filter(|path| path.is_absolute() && path.ends_with(source))
+            .find(|path| bounded::metadata(path).is_some())
     }
 }
 

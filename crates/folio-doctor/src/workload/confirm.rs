@@ -1,19 +1,16 @@
 //! Confirmation of a finding: a file that waited is examined again, after the command.
 //!
-//! The calls of the command may also have waited for a processor. A thread of its own asks, as a
-//! server may not answer.
+//! The calls of the command may also have waited for a processor.
 
 use super::part::Cost;
 use super::reopen;
+use crate::bounded;
 use crate::probe::attributes;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 /// Longest wait for the server.
 const LIMIT: Duration = Duration::from_secs(1);
-/// Pause between looks at `should_stop`.
-const PAUSE: Duration = Duration::from_millis(20);
 
 /// Measures whether a server is asked again for the name and the attributes of the file that waited
 /// longest, and then how long an open takes without them. If the file does not exist any more, its
@@ -23,26 +20,16 @@ pub(crate) fn confirm(cost: &mut Cost, should_stop: &AtomicBool) {
         return;
     };
     let (part, opens) = (cost.part, cost.opens);
-    let (sender, receiver) = channel();
-    std::thread::spawn(move || {
+    let found = bounded::within(LIMIT, should_stop, move || {
         let mut places = path.ancestors();
         let place = places.find(|place| place.symlink_metadata().is_ok());
         let is_asked = place.and_then(|place| attributes::are_asked_again(place).ok());
         let is_measured = is_asked == Some(true);
         let reopen_ns = is_measured.then(|| reopen::measure(part, opens, &path));
-        // The receiver has stopped waiting, or takes it.
-        let _ = sender.send((is_asked, reopen_ns.flatten()));
+        (is_asked, reopen_ns.flatten())
     });
-    let start = Instant::now();
-    while start.elapsed() < LIMIT && !should_stop.load(Ordering::Relaxed) {
-        match receiver.recv_timeout(PAUSE) {
-            Ok(found) => {
-                (cost.is_asked, cost.reopen_ns) = found;
-                return;
-            }
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return,
-        }
+    if let Some(found) = found {
+        (cost.is_asked, cost.reopen_ns) = found;
     }
 }
 

@@ -4,7 +4,7 @@ use super::by_file::{CallsByFile, SmallLoop};
 use super::mounted::Mounted;
 use super::part::{Cost, FileCost, Part, Tiny, Unreached};
 use super::strip::{Interval, Strip};
-use super::timeline::{Process, SmallCalls, Span, Thread, Timelines};
+use super::timeline::{O_CREAT, Process, SmallCalls, Span, Thread, Timelines};
 use super::visit::Visit;
 use folio_interpose::{FileId, Op, Tracker};
 use std::cmp::Reverse;
@@ -12,8 +12,6 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Flags of open(2) by which each write waits for the disk: O_SYNC and O_DSYNC.
 const SYNC_FLAGS: u64 = 0o4_010_000;
-/// The flag of open(2) that may make a file.
-const O_CREAT: u64 = 0o100;
 /// Waits for children that are followed into each other at most.
 const DEPTH_MAX: usize = 64;
 /// Shorter waits outside of files are not followed into a child, in nanoseconds.
@@ -359,12 +357,16 @@ impl<'a> Split<'a> {
         let files = calls.files(&small, tracker, &mut mount_of);
         let tiny = small.iter().map(|found| Tiny {
             path: tracker.path(found.file).to_owned(),
+            mount: mount_of(Some(found.file)),
             is_write: found.is_write,
             calls: found.small.calls,
             bytes: found.small.bytes,
+            new_bytes: found.small.new_bytes,
+            may_be_created: found.small.may_be_created,
             ns: found.all_ns(),
             large_ns: None,
         });
+        let tiny: Vec<_> = tiny.collect();
         let seconds = |ns: u64| (ns as f64 / 1e6).round() / 1e3;
         let unreached = self.unreached.iter().map(|(program, ns)| Unreached {
             program: program.clone(),
@@ -374,7 +376,7 @@ impl<'a> Split<'a> {
             parts: Part::ALL.map(|part| (part, self.path.total(part))).to_vec(),
             costs,
             files,
-            tiny: tiny.collect(),
+            tiny,
             unreached: unreached.collect(),
             path: self.path,
         }

@@ -42,7 +42,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use strip::Interval;
 use timeline::Timelines;
 
@@ -68,6 +68,8 @@ pub enum Recorder {
 pub struct Workload {
     /// How the command ended; `None` if it goes on.
     pub status: Option<ExitStatus>,
+    /// When the recording began.
+    pub started: SystemTime,
     /// How its calls were recorded.
     pub recorder: Recorder,
     /// Its set-user-id program did not get the rights of its owner.
@@ -255,6 +257,7 @@ struct Recording {
     tracker: Tracker,
     timelines: Timelines,
     before: During,
+    started: SystemTime,
     start_ns: u64,
 }
 
@@ -265,6 +268,7 @@ impl Recording {
             tracker: Tracker::default(),
             timelines: Timelines::default(),
             before: During::so_far(),
+            started: SystemTime::now(),
             start_ns: now(),
         })
     }
@@ -329,6 +333,7 @@ impl Recording {
         let found = split.finish();
         Workload {
             status,
+            started: self.started,
             recorder,
             has_lost_privileges: false,
             wall_ns: end_ns - self.start_ns,

@@ -1,6 +1,6 @@
 //! The mounts of the files that a command used.
 
-use crate::probe::layers::{FileSystem, Layer, chain_of};
+use crate::probe::layers::{self, FileSystem};
 use crate::probe::mounts::{self, Mount};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -28,6 +28,8 @@ pub struct MountedOn {
     pub file_system: FileSystem,
     /// Whether calls on it are calls on files.
     pub has_files: bool,
+    /// Whether it answered after the command. Of one that did not, nothing is measured.
+    pub is_answering: bool,
 }
 
 /// All mounts, and those in use.
@@ -54,21 +56,19 @@ impl Mounted {
         if let Some(known) = self.by_point.get(&point) {
             return *known;
         }
-        let file_system = chain_of(&point)
-            .into_iter()
-            .find_map(|step| match step.layer {
-                Layer::FileSystem(found) => Some(found),
-                _ => None,
-            });
-        let file_system = file_system.unwrap_or_else(|| FileSystem {
-            mount_point: point.clone(),
-            ..FileSystem::default()
-        });
+        let file_system = match found {
+            Some(mount) => layers::file_system(&self.table, mount),
+            None => FileSystem {
+                mount_point: point.clone(),
+                ..FileSystem::default()
+            },
+        };
         let has_files =
             !NOT_FILES.contains(&file_system.fs_type.as_str()) && !point.starts_with("/dev/pts");
         self.used.push(MountedOn {
             file_system,
             has_files,
+            is_answering: true,
         });
         self.by_point.insert(point, self.used.len() - 1);
         self.used.len() - 1

@@ -192,12 +192,19 @@ pub struct FileCost {
 pub struct Tiny {
     /// Its path.
     pub path: PathBuf,
+    /// Index of its mount in [`Workload::mounts`](crate::Workload::mounts).
+    pub mount: usize,
     /// Whether they were writes.
     pub is_write: bool,
     /// Calls.
     pub calls: u64,
     /// Bytes of all calls.
     pub bytes: u64,
+    /// Those of them that a file without contents, or the end of a file, got: truncated, made or
+    /// appended to.
+    pub new_bytes: u64,
+    /// Whether an open may have made the file.
+    pub may_be_created: bool,
     /// Time of all calls, in nanoseconds; of a loop that copies, those on the other file as well.
     pub ns: u64,
     /// Time of calls of 64 KiB for the same bytes, in nanoseconds, if it was measured.

@@ -1,8 +1,15 @@
 //! Processes and threads over time: readings of their processor time, and the calls that waited.
 
 use super::strip::Interval;
-use folio_interpose::{Event, FileId, INCLUDES_GAP, MEASURED, O_TRUNC, Op, Record, Ring, Tracker};
+use folio_interpose::{
+    Event, FileId, INCLUDES_GAP, MEASURED, O_APPEND, O_TRUNC, Op, OpenFile, Record, Ring, Tracker,
+};
 use std::collections::HashMap;
+
+/// The flag of open(2) that may make a file.
+pub(super) const O_CREAT: u64 = 0o100;
+/// The flag of open(2) that makes a file.
+const O_EXCL: u64 = 0o200;
 
 /// A call that took long, or the time between calls in which a disk read pages of mapped files.
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +45,10 @@ impl Span {
 pub(super) struct SmallCalls {
     pub(super) calls: u64,
     pub(super) bytes: u64,
+    /// Those of them that a file without contents, or the end of a file, got.
+    pub(super) new_bytes: u64,
+    /// Whether a file may be new.
+    pub(super) may_be_created: bool,
     pub(super) ns: u64,
     /// The start of the first one and the end of the last one.
     pub(super) first_ns: u64,
@@ -53,7 +64,16 @@ impl SmallCalls {
         self.last_ns = self.last_ns.max(other.last_ns);
         self.calls += other.calls;
         self.bytes += other.bytes;
+        self.new_bytes += other.new_bytes;
+        self.may_be_created |= other.may_be_created;
         self.ns += other.ns;
+    }
+
+    /// Adds the bytes of writes to an open file.
+    fn add_written(&mut self, bytes: u64, open: &OpenFile) {
+        let is_grown = open.is_truncated || open.flags & (O_APPEND | O_EXCL) != 0;
+        self.new_bytes += if is_grown { bytes } else { 0 };
+        self.may_be_created |= open.flags & O_CREAT != 0;
     }
 }
 
@@ -192,7 +212,11 @@ impl Process {
             }
             small.last_ns = small.last_ns.max(end_ns);
             small.calls += 1 + u64::from(record.more_calls);
-            small.bytes += record.result.max(0) as u64;
+            let bytes = record.result.max(0) as u64;
+            small.bytes += bytes;
+            if let (true, Some(open)) = (is_write, &event.open) {
+                small.add_written(bytes, open);
+            }
             small.ns += record.wall_ns;
         }
     }

@@ -152,10 +152,10 @@ impl Server {
             // not send it again.
             return Err(Errno::NOSYS.into());
         }
-        let open_flags = match (&self.local, self.options.data) {
-            (Some(local), _) => local.open_directory(&self.nodes, call.node()),
-            (None, DataCache::None) => 0,
-            (None, DataCache::Kept) => open::KEEP_CACHE | open::CACHE_DIR,
+        let open_flags = match &self.local {
+            Some(local) => local.open_directory(&self.nodes, call.node()),
+            None if self.options.keeps_listings() => open::KEEP_CACHE | open::CACHE_DIR,
+            None => 0,
         };
         call.send(&OpenOut {
             file: 0,

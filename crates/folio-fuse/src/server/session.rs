@@ -98,7 +98,10 @@ fn wanted(options: &ClientOptions, permissions: PermissionChecks) -> u64 {
         wanted |= init::DO_READDIRPLUS | init::READDIRPLUS_AUTO;
     }
     if options.data == DataCache::Kept {
-        wanted |= init::NO_OPENDIR_SUPPORT | init::CACHE_SYMLINKS;
+        wanted |= init::CACHE_SYMLINKS;
+        if options.keeps_listings() {
+            wanted |= init::NO_OPENDIR_SUPPORT;
+        }
         if !options.needs_open() {
             wanted |= init::NO_OPEN_SUPPORT;
         }

@@ -1,12 +1,13 @@
 //! The server over a ramfs, without a transport: requests as a kernel sends them, and as none does.
 
 use super::*;
-use crate::client_options::DataCache;
+use crate::client_options::{DataCache, FOREVER};
 use crate::nodes::ROOT;
 use crate::wire::abi::*;
 use crate::wire::{Message, REPLY_BODY_MAX, REPLY_HEADER_LEN};
 use folio::base::Owner;
 use folio::{KernelOptions, Timespec};
+use std::time::Duration;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 const USER: Owner = Owner::new(1000, 100);
@@ -408,6 +409,30 @@ fn negotiated_no_open_needs_no_file() {
         Errno::STALE.raw_os_error()
     );
     assert_eq!(server.load(), (0, 0));
+}
+
+#[test]
+fn listing_of_expiring_entries_is_not_kept() {
+    let shared = |ttl, readdirplus| ClientOptions {
+        readdirplus,
+        ..ClientOptions::shared(ttl)
+    };
+    let (tick, second) = (Duration::from_millis(1), Duration::from_secs(1));
+    let own = server(shared(second, true));
+    start(&own, u64::MAX);
+    let opened: OpenOut = reply(&own, op::OPENDIR, ROOT, &[&[0; 8]]);
+    assert_eq!((opened.file, opened.open_flags), (0, 0));
+    for kept in [
+        shared(second, false),
+        shared(tick, true),
+        shared(FOREVER, true),
+        ClientOptions::exclusive(),
+    ] {
+        let server = server(kept);
+        start(&server, u64::MAX);
+        // The client opens directories by itself, and keeps their listings.
+        assert_eq!(errno(&server, op::OPENDIR, ROOT, &[&[0; 8]]), Errno::NOSYS);
+    }
 }
 
 #[test]

@@ -49,6 +49,10 @@ pub(super) struct WorkloadReport {
     dropped_records: u64,
     /// Programs that were not recorded, and their part of the time.
     unreached: Vec<Unreached>,
+    /// Mount points of file systems that did not answer after the command, so that nothing was
+    /// measured on them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unanswered: Vec<String>,
     costs: Vec<CostReport>,
     /// The files with the most time on the critical path, the costliest first.
     pub(super) files: Vec<FileReport>,
@@ -224,7 +228,8 @@ impl WorkloadReport {
         }
     }
 
-    /// Returns a line for each program, and for all calls, that were not recorded.
+    /// Returns a line for each program, and for all calls, that were not recorded, and for each
+    /// file system that did not answer.
     pub(super) fn unknown_lines(&self) -> impl Iterator<Item = String> {
         let why = match self.recorder {
             Recorder::Preload => "static, set-user-id, or without a C library; --trace records it",
@@ -237,7 +242,13 @@ impl WorkloadReport {
         let dropped = (self.dropped_records > 0).then_some(self.dropped_records);
         let dropped =
             dropped.map(|calls| format!("? {calls} calls were not recorded: too many at once"));
-        programs.chain(dropped)
+        let unanswered = self.unanswered.iter().map(|mount_point| {
+            format!(
+                "? {mount_point} does not answer: nothing was measured on it after the command, and \
+                 its findings are less certain"
+            )
+        });
+        programs.chain(dropped).chain(unanswered)
     }
 
     fn new(command: Vec<String>, pid: Option<u32>, found: &Workload) -> Self {
@@ -274,6 +285,9 @@ impl WorkloadReport {
                 cost_s: seconds(file.cost_ns),
             }
         };
+        let unanswered = found.mounts.iter().filter(|mount| !mount.is_answering);
+        let unanswered =
+            unanswered.map(|mount| mount.file_system.mount_point.display().to_string());
         let files = found.files.iter();
         let files = files.filter(|file| file.cost_ns >= FILE_COST_MIN_NS);
         Self {
@@ -287,6 +301,7 @@ impl WorkloadReport {
             processes: found.processes,
             dropped_records: found.dropped,
             unreached: found.unreached.clone(),
+            unanswered: unanswered.collect(),
             costs: found.costs.iter().map(cost).collect(),
             files: files.map(file).collect(),
             checks: judge_workload(found),
@@ -483,6 +498,7 @@ pub(super) mod tests {
                 program: words.to_owned(),
                 seconds: 0.1,
             }],
+            unanswered: vec![words.to_owned()],
             costs: Vec::new(),
             files: vec![file(), file()],
             checks: vec![check],

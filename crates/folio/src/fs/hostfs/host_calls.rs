@@ -4,6 +4,9 @@ use crate::base::{DeviceNumber, Errno, Owner, Result, Timespec};
 use crate::vfs::FileType;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Statx, StatxFlags, StatxTimestamp};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 
 /// The identity of a host inode, unique among open inodes. The creation time distinguishes two
 /// inodes that had the same number one after the other.
@@ -167,6 +170,13 @@ pub(super) fn open_directory(directory: impl AsFd) -> Result<OwnedFd> {
 /// used for a symbolic link, which the host would follow.
 pub(super) fn path_of(fd: impl AsFd) -> String {
     format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
+}
+
+/// Returns the path of a directory's descriptor, as this process sees it. Another directory may be
+/// at that path by now, or none. Linux: `d_path`.
+pub(super) fn host_path(directory: impl AsFd) -> Result<PathBuf> {
+    let path = retry(|| rustix::fs::readlinkat(CWD, path_of(&directory), Vec::new()))?;
+    Ok(OsString::from_vec(path.into_bytes()).into())
 }
 
 /// Opens the regular file of a descriptor again.

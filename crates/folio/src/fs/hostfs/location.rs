@@ -3,7 +3,8 @@
 //! Most inodes have no open descriptor. An inode knows the directory and name by which it was
 //! found; before each use, the host is asked whether that name still refers to it. A directory's
 //! descriptor is cached for a time, but its position is checked now and then: an external writer
-//! may have moved the directory out of the share.
+//! may have moved the directory out of the share. A directory that was moved within the share is
+//! found by the host's path of its descriptor.
 
 use super::host_calls::{self, Status};
 use super::inode::{HostInode, KnownLocation, monotonic_ns};
@@ -11,6 +12,7 @@ use crate::base::{Errno, Error, Result};
 use crate::vfs::FileType;
 use rustix::fd::OwnedFd;
 use smallvec::SmallVec;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
@@ -165,7 +167,13 @@ impl HostInode {
         let status = self.at_any_location(|directory, name| {
             let status = host_calls::status_of(directory, name)?;
             Ok(status.filter(|status| status.identity == self.identity))
-        })?;
+        });
+        let status = match status {
+            Err(error) if self.is_directory() => {
+                host_calls::status(&*self.find_moved(error, monotonic_ns())?)?
+            }
+            status => status?,
+        };
         // A notification since then may have been about this inode.
         self.is_in_place.store(
             self.shared.invalidations.load(Ordering::SeqCst) == invalidations,
@@ -216,28 +224,66 @@ impl HostInode {
         let now_ns = monotonic_ns();
         let mut path: SmallVec<[Arc<Self>; 8]> = SmallVec::new();
         let mut at = self.me.upgrade().ok_or(Errno::IO)?;
-        let reached = loop {
+        let mut reached = loop {
             if let Some(fd) = at.descriptor_in_place(now_ns) {
                 break Ok(fd);
             }
             let Some(location) = at.location().filter(|_| path.len() < DEPTH_MAX) else {
-                break Err(at.stale());
+                break at.find_moved(at.stale(), now_ns);
             };
             path.push(at);
             at = location.parent;
         };
-        let reached = reached.and_then(|mut fd| {
-            while let Some(inode) = path.pop() {
-                fd = inode.enter(&at, &fd, now_ns)?;
-                at = inode;
-            }
-            Ok(fd)
-        });
-        if reached.is_err() {
-            // What is below was found by way of an ancestor that is elsewhere now.
-            path.iter().for_each(|inode| inode.validity().set_lost());
+        while let Some(inode) = path.pop() {
+            let entered = reached.and_then(|fd| inode.enter(&at, &fd, now_ns));
+            // It may be within the share even if an ancestor at its last position is not.
+            reached = entered.or_else(|error| inode.find_moved(error, now_ns));
+            at = inode;
         }
         reached
+    }
+
+    /// Finds a directory again that was not found by its name: `error` is ESTALE. An external
+    /// writer may have moved it within the share. Returns the directory's descriptor.
+    ///
+    /// # Errors
+    /// ESTALE if it is not below the root, or if no descriptor of it is open; `error` if that is
+    /// another one.
+    fn find_moved(&self, error: Error, now_ns: u64) -> Result<Arc<OwnedFd>> {
+        if error.errno() != Errno::STALE {
+            return Err(error);
+        }
+        match self.enter_by_host_path(now_ns) {
+            Ok(Some(fd)) => Ok(fd),
+            Err(error) if error.errno() != Errno::STALE => Err(error),
+            _ => Err(self.stale()),
+        }
+    }
+
+    /// Enters this directory by the host's path of its descriptor: looks up each name below the
+    /// root, as for a client. `None` if that leads elsewhere.
+    fn enter_by_host_path(&self, now_ns: u64) -> Result<Option<Arc<OwnedFd>>> {
+        let Some(fd) = self.slot.fd() else {
+            return Ok(None);
+        };
+        let mut reached = self.shared.root_fd.clone();
+        let root_path = host_calls::host_path(&reached)?;
+        let path = host_calls::host_path(&fd)?;
+        let Ok(names) = path.strip_prefix(root_path) else {
+            return Ok(None);
+        };
+        let mut at = self.shared.inode(&host_calls::status(&*reached)?);
+        for name in names.iter().map(OsStrExt::as_bytes) {
+            let status = host_calls::status_of(&*reached, name)?;
+            let inode = status.map(|status| self.shared.inode(&status));
+            let Some(inode) = inode.filter(|inode| inode.is_directory()) else {
+                return Ok(None);
+            };
+            inode.note_location(&at, name);
+            reached = inode.enter(&at, &reached, now_ns)?;
+            at = inode;
+        }
+        Ok(std::ptr::eq(&*at, self).then_some(reached))
     }
 
     /// Returns the directory's descriptor, if its position is valid.

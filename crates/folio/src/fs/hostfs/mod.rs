@@ -39,7 +39,8 @@
 //!
 //! Invariants:
 //! - H1: the host receives one plain name and a directory's descriptor, never a path from a client,
-//!   and no call follows a link. /proc/self/fd is used for a descriptor, never for one of a link.
+//!   and no call follows a link. /proc/self/fd is used for a descriptor, never for one of a link;
+//!   of the host's path of a directory, each name is looked up like one from a client.
 //! - H2: a directory's descriptor is used only if its position below the root was checked within
 //!   the last second.
 //! - H3: only regular files and directories are opened with more than `O_PATH`; the type of a file
