@@ -273,6 +273,7 @@ impl Image {
         });
         let options = MountOptions {
             access_time: AccessTime::Never,
+            clock: clock(),
             file_system: "mode=755".to_owned(),
             ..MountOptions::default()
         };

@@ -12,7 +12,7 @@ use crate::directory::{self, EntryTarget};
 use crate::format::{
     BLOCK_BITS, BLOCK_BYTES, COMPAT_CHECKSUM, COMPAT_MTIME, COMPAT_XATTR_FILTER, DataLayout, HOLE,
     INCOMPAT_CHUNKED_FILE, INCOMPAT_COMPRESSION, INCOMPAT_ZERO_PADDING, MAGIC, RawCompactInode,
-    RawExtendedInode, RawSuperblock, SLOT_BYTES, SUPERBLOCK_OFFSET, type_codes,
+    RawExtendedInode, RawSuperblock, RawXattrHeader, SLOT_BYTES, SUPERBLOCK_OFFSET, type_codes,
 };
 use crate::layout::{Plan, Slots, Tail};
 use crate::output::BlockOutput;
@@ -165,6 +165,8 @@ impl ImageWriter<'_> {
                 start += len;
             }
         }
+        // fsck.erofs 1.5 reads a header of attributes behind each inode, also where there is none.
+        gathered.resize(gathered.len() + size_of::<RawXattrHeader>(), 0);
         self.output.append(&gathered)
     }
 
