@@ -26,8 +26,8 @@ pub(crate) struct Duplicates {
 }
 
 impl Duplicates {
-    /// Returns where the last `count` blocks of the image are: if an earlier file has the same, they
-    /// are dropped. `hash` is that of the blocks.
+    /// Returns where the last `count` blocks of the image are: they are dropped if an earlier file
+    /// has the same. `hash` is that of the blocks.
     pub(crate) fn share(
         &mut self,
         output: &mut BlockOutput,

@@ -31,7 +31,7 @@ pub struct ErofsOptions {
 ///
 /// # let folder = tempfile::tempdir()?;
 /// # let (image, tree) = (folder.path().join("root.erofs"), folder.path().join("tree/."));
-/// # std::fs::create_dir(&tree)?;
+/// # std::fs::create_dir(folder.path().join("tree"))?;
 /// # std::fs::write(tree.join("motd"), "hello")?;
 /// let new = NewErofs::create(&image, &ErofsOptions::default())?;
 /// let jobs = [CopyJob::into_directory(&tree, "/".as_ref())];
