@@ -9,6 +9,7 @@ mod create_auto;
 mod disk;
 mod disk_sources;
 mod disk_tables;
+mod erofs;
 mod fat;
 mod file_systems;
 mod hostile_images;

@@ -6,11 +6,13 @@
 //!   ACLs: permissions and inheritance                                               acls.rs
 //!   images with files: add, delete, copy, replay after the kernel                   change.rs
 //!   mount options: access times, reserved blocks                                    options.rs
+//!   tree, archive, container image --folio--> EROFS --kernel's mount--> the same?   erofs.rs
 //! ```
 
 mod acls;
 mod back;
 mod change;
+mod erofs;
 mod images;
 mod into;
 mod options;

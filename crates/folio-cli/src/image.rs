@@ -7,11 +7,13 @@ use crate::objects::{check_built, is_url};
 use crate::session::{Session, clock, fixed_time};
 use crate::volumes;
 use folio::base::{Errno, Error, ErrorKind};
-use folio::block::{self, Device, LiveImage, OpenOptions};
+use folio::block::{self, Device, LiveImage, MemoryDevice, OpenOptions};
 use folio::cache::Counters;
 use folio::syscall::{AtFlags, Credentials, OpenFlags};
 use folio::vfs::{AccessTime, Attributes, FileType, MountOptions};
 use folio::{Detail, Kernel, KernelOptions, Process};
+use folio_erofs::NewErofs;
+use folio_tree::ContentSink;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -38,6 +40,8 @@ pub(crate) struct Image {
     /// Created by this command.
     is_new: bool,
     disk: Arc<dyn Device>,
+    /// A new EROFS: it has the contents of files, and gets their names at close.
+    new_erofs: Option<Arc<NewErofs>>,
     process: Process,
     kernel: Arc<Kernel>,
     /// The counters of the page cache are added here at close.
@@ -250,10 +254,45 @@ impl Image {
             place: place.clone(),
             is_new: false,
             disk,
+            new_erofs: None,
             process,
             kernel,
             counters: session.counters.clone(),
         })
+    }
+
+    /// Makes a new EROFS look like a mounted image: its names are in a ramfs until the image is
+    /// closed, and contents go to [`Image::contents`].
+    pub(crate) fn stage(session: &Session, place: &ImagePath, new: Arc<NewErofs>) -> Outcome<Self> {
+        session.refuse_options()?;
+        let kernel = Kernel::new(KernelOptions {
+            cache_bytes: session.cache_bytes,
+            background_writeback: false,
+            clock: clock(),
+            ..KernelOptions::default()
+        });
+        let options = MountOptions {
+            access_time: AccessTime::Never,
+            clock: clock(),
+            file_system: "mode=755".to_owned(),
+            ..MountOptions::default()
+        };
+        kernel.mount_ramfs("/", &options)?;
+        Ok(Self {
+            name: place.image_name(),
+            place: place.clone(),
+            is_new: true,
+            disk: Arc::new(MemoryDevice::new(0)),
+            new_erofs: Some(new),
+            process: kernel.process(Credentials::root()),
+            kernel,
+            counters: session.counters.clone(),
+        })
+    }
+
+    /// Returns where the contents of files go, if not into the mounted file system.
+    pub(crate) fn contents(&self) -> Option<&dyn ContentSink> {
+        self.new_erofs.as_deref().map(|new| new as &dyn ContentSink)
     }
 
     /// Returns the kernel in which the image is mounted.
@@ -278,7 +317,9 @@ impl Image {
 
     /// Returns what to do if the file system in the image is full, for the end of a message.
     pub(crate) fn full_hint(&self, error: &Error) -> String {
-        if error.errno() != Errno::NOSPC || error.kind() != ErrorKind::Errno {
+        let is_full = error.errno() == Errno::NOSPC && error.kind() == ErrorKind::Errno;
+        // A new EROFS is as large as the host's disk allows.
+        if !is_full || self.new_erofs.is_some() {
             return String::new();
         }
         let name = &self.name;
@@ -402,8 +443,10 @@ impl Image {
             process,
             kernel,
             counters,
+            new_erofs,
             ..
         } = self;
+        let finished = new_erofs.map_or(Ok(()), |new| new.finish_staged(&process));
         drop(process);
         let _span = tracing::info_span!("image", "{name}").entered();
         let before = kernel.counters();
@@ -416,7 +459,8 @@ impl Image {
         };
         log_counters(&after);
         *counters.lock().unwrap_or_else(PoisonError::into_inner) += after;
-        unmounted.map_err(|error| Failure::new(format!("{name}: {}", explain(&error))))
+        let ended = finished.and(unmounted);
+        ended.map_err(|error| Failure::new(format!("{name}: {}", explain(&error))))
     }
 }
 

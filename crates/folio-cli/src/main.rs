@@ -11,6 +11,7 @@
 //!   object_copy    files to object storage    warm_engine    reads into the host's page cache
 //!   change_tree, destination                  commands that change files of an image
 //!   remote_share, remount, serving, ready, sandbox           commands that serve until a signal
+//!   new_erofs      any source into an EROFS
 //!   new_file_system, file_system_resize       of ext4       image_chain    of qcow2
 //!     v
 //!   image, source  an opened image or directory: device, kernel, process      walk   trees in images
@@ -55,6 +56,7 @@ mod memory;
 mod mount_helper;
 mod mount_record;
 mod nearest;
+mod new_erofs;
 mod new_file_system;
 #[cfg(feature = "object-store")]
 mod object_copy;

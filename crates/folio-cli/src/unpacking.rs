@@ -141,6 +141,7 @@ pub(crate) fn unpack_into(
     let files = rules.resolve(target.process(), target.is_new())?;
     let mut unpacker = Unpacker::new(target.process(), directory, &observer)
         .map_err(|error| target.name(error))?
+        .with_contents(target.contents())
         .with_select(Box::new(move |entry| {
             entry.clamp_times(latest);
             files.change_entry(entry);

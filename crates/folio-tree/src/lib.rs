@@ -18,6 +18,7 @@
 //!   owners.rs        names of users and groups         mode.rs           modes as in chmod(1)
 //!   attributes.rs    owner, mode, times of a file      entry.rs          one file of an archive
 //!   observer.rs      progress and failures             base64.rs         of extended attributes
+//!   content_sink.rs  contents apart from their names
 //! ```
 //!
 //! Each file uses only files below it. Neighbors: the command, C and Python above; below,
@@ -36,6 +37,7 @@ mod attributes;
 mod base64;
 #[cfg(feature = "archive")]
 mod compression;
+mod content_sink;
 mod contents;
 mod copy;
 mod entry;
@@ -67,6 +69,7 @@ pub use attributes::{
 };
 #[cfg(feature = "archive")]
 pub use compression::{Compression, Encoder, decoder};
+pub use content_sink::ContentSink;
 pub use contents::{Contents, ListedFile};
 pub use copy::{CopiedContent, CopyJob, CopyTree, copy, copy_in, copy_out};
 pub use entry::{Entry, EntryKind, is_whiteout, read_file};

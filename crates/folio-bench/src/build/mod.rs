@@ -36,6 +36,9 @@ const RAW: &str = "container image into raw";
 const TAR_GZ: &str = "tar.gz into raw";
 const TAR: &str = "tar into raw";
 const TREE: &str = "tree into raw";
+const EROFS: &str = "tree into EROFS";
+const EROFS_LZ4: &str = "tree into EROFS with lz4";
+const EROFS_IMAGE: &str = "container image into EROFS";
 
 const AUTO: &str = "folio, --create auto";
 const SIZED: &str = "folio, --create SIZE";
@@ -43,6 +46,10 @@ const TOOLS: &str = "skopeo, umoci, mke2fs -d, qemu-img";
 const DECOMPRESSOR: &str = "decompressor alone";
 const TAR_MKE2FS: &str = "tar -x, mke2fs -d";
 const MKE2FS: &str = "mke2fs -d";
+const FOLIO_EROFS: &str = "folio, EROFS";
+const MKFS_EROFS: &str = "mkfs.erofs";
+/// Options of the two programs for an EROFS with lz4, 128 KiB of a file at a time.
+const LZ4: [&[&str]; 2] = [&["--compress", "lz4"], &["-zlz4", "-C131072"]];
 
 /// What is built, and where.
 #[derive(Debug, Clone, clap::Args)]
@@ -93,6 +100,7 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
     let mut report = Report::new("build", what, dir);
     bench.measure(&mut report)?;
     bench.judge(&mut report)?;
+    bench.judge_erofs(&mut report)?;
     judge(&mut report);
     report.limit(&LIMITS);
     Ok(report)
@@ -156,6 +164,22 @@ impl Bench<'_> {
         Ok(mke2fs)
     }
 
+    /// Returns the copy of a source into an EROFS.
+    fn folio_erofs(&self, from: &OsStr, options: &[&str]) -> Command {
+        let mut copy = self.run.folio();
+        copy.args(["cp", "-a", "--create", "auto"]);
+        copy.args(options).arg(from);
+        copy.arg(inside(&self.path("out.erofs"), "/"));
+        copy
+    }
+
+    fn mkfs_erofs(&self, options: &[&str]) -> Outcome<Command> {
+        let mut mkfs = tool("mkfs.erofs")?;
+        mkfs.args(options);
+        mkfs.arg(self.path("out.erofs")).arg(self.path("tree"));
+        Ok(mkfs)
+    }
+
     fn tar(&self, archive: &str) -> Outcome<Command> {
         let mut tar = tool("tar")?;
         tar.arg("-xf")
@@ -194,7 +218,33 @@ impl Bench<'_> {
         vec![skopeo, umoci, self.mke2fs("bundle/rootfs"), qemu_img]
     }
 
-    /// Returns all cases, by job.
+    /// Returns the cases of EROFS images.
+    fn erofs_cases(&self, decompression: Command) -> Vec<Case> {
+        let (source, tree) = (&self.source.reference, self.path("tree/."));
+        let case = |job, contender, command| Case {
+            job,
+            contender,
+            commands: vec![command],
+        };
+        let mut cases = Vec::new();
+        for (job, [ours, theirs]) in [(EROFS, [&[][..]; 2]), (EROFS_LZ4, LZ4)] {
+            cases.push(case(
+                job,
+                FOLIO_EROFS,
+                Ok(self.folio_erofs(tree.as_os_str(), ours)),
+            ));
+            cases.push(case(job, MKFS_EROFS, self.mkfs_erofs(theirs)));
+        }
+        cases.push(case(
+            EROFS_IMAGE,
+            FOLIO_EROFS,
+            Ok(self.folio_erofs(source, &[])),
+        ));
+        cases.push(case(EROFS_IMAGE, DECOMPRESSOR, Ok(decompression)));
+        cases
+    }
+
+    /// Returns all cases but those of EROFS images, by job.
     fn cases(&self, decompression: Command) -> Vec<Case> {
         let source = &self.source.reference;
         let (qcow2, raw) = (self.path("out.qcow2"), self.path("out.img"));
@@ -250,12 +300,17 @@ impl Bench<'_> {
             (TAR_GZ, TAR_MKE2FS),
             (TAR, TAR_MKE2FS),
             (TREE, MKE2FS),
+            (EROFS, MKFS_EROFS),
+            (EROFS_LZ4, MKFS_EROFS),
+            (EROFS_IMAGE, DECOMPRESSOR),
         ];
         let mut race = Race::new(QCOW2, Unit::Seconds, Some(TOOLS));
         for (job, base) in &jobs[1..] {
             race = race.table(job, Unit::Seconds, Some(base));
         }
-        for case in self.cases(decompression) {
+        let mut cases = self.cases(decompression);
+        cases.extend(self.erofs_cases(self.source.decompression()?.1));
+        for case in cases {
             let commands: Outcome<Vec<_>> = case.commands.into_iter().collect();
             let mut commands = match commands {
                 Ok(commands) => commands,
@@ -278,7 +333,7 @@ impl Bench<'_> {
 
     /// Runs the commands of a contender, after those of the contender before have left nothing.
     fn once(&self, commands: &mut [Command]) -> Outcome<Sample> {
-        for file in ["out.img", "out.qcow2"] {
+        for file in ["out.img", "out.qcow2", "out.erofs"] {
             let _ = fs::remove_file(self.path(file));
         }
         for folder in ["bundle", "copy"] {
@@ -290,6 +345,29 @@ impl Bench<'_> {
         }
         touch_memory(self.image_mib * 2)?;
         timed(commands)
+    }
+
+    /// Builds EROFS images by both programs; fsck.erofs judges those of folio.
+    fn judge_erofs(&self, report: &mut Report) -> Outcome {
+        let image = self.path("out.erofs");
+        let build = |mut command: Command| -> Outcome<u64> {
+            let _ = fs::remove_file(&image);
+            command::run(&mut command)?;
+            Ok(fs::metadata(&image).at(&image)?.len())
+        };
+        if find("mkfs.erofs").is_none() {
+            return Ok(());
+        }
+        let tree = self.path("tree/.");
+        for (job, [ours, theirs]) in [(EROFS, [&[][..]; 2]), (EROFS_LZ4, LZ4)] {
+            let theirs = build(self.mkfs_erofs(theirs)?)?;
+            let ours = build(self.folio_erofs(tree.as_os_str(), ours))?;
+            command::run(tool("fsck.erofs")?.arg(&image))?;
+            report.note(format!(
+                "{job}: fsck.erofs agrees; {ours} bytes, that of mkfs.erofs has {theirs}"
+            ));
+        }
+        Ok(())
     }
 
     /// Builds once more, and lets e2fsck and qemu-img judge the images.
@@ -334,6 +412,27 @@ fn judge(report: &mut Report) {
         ),
         (TAR_GZ, SIZED, TAR_MKE2FS, 0.5, half),
         (TAR, SIZED, TAR_MKE2FS, 0.5, half),
+        (
+            EROFS,
+            FOLIO_EROFS,
+            MKFS_EROFS,
+            0.5,
+            "half the time of mkfs.erofs",
+        ),
+        (
+            EROFS_LZ4,
+            FOLIO_EROFS,
+            MKFS_EROFS,
+            0.5,
+            "half the time of mkfs.erofs",
+        ),
+        (
+            EROFS_IMAGE,
+            FOLIO_EROFS,
+            DECOMPRESSOR,
+            1.0,
+            "the time of the decompressor alone",
+        ),
         (QCOW2, AUTO, SIZED, 1.05, auto),
         (RAW, AUTO, SIZED, 1.05, auto),
         (TAR_GZ, AUTO, SIZED, 1.05, auto),

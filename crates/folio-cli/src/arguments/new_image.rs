@@ -1,18 +1,29 @@
 //! Options of a new image that a command fills, and its creation.
 
-use crate::exit::{Failure, Outcome};
+use crate::exit::{Failure, Outcome, explain};
 use crate::image::{Access, Image, open_device};
-use crate::image_path::ImagePath;
+use crate::image_path::{ImagePath, refuse_protocol};
 use crate::new_file_system;
+use crate::objects::is_url;
 use crate::session::{Session, clock};
 use crate::value_parsers;
 use crate::volumes;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use folio::Errno;
 use folio::block::{self, ImageFormat};
 use folio::ext4::{ExtraSpace, FileTreeSize, FormatOptions, LeastSize};
+use folio_erofs::{Compression, ErofsOptions, NewErofs};
 use folio_tree::{Contents, EntryKind, NewSize, OwnerRules, split_last};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A type of file system that a command creates with files in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum NewFileSystem {
+    Ext4,
+    Erofs,
+}
 
 /// A new image for the files.
 #[derive(Args)]
@@ -27,6 +38,13 @@ pub(crate) struct NewImage {
     /// Format of the new image; the default follows from its name: qcow2 for .qcow2, else raw
     #[arg(long, value_name = "FORMAT", requires = "create", value_parser = value_parsers::image_format())]
     pub(crate) format: Option<ImageFormat>,
+    /// Type of the new file system; the default follows from the name of the image: erofs for
+    /// .erofs, else ext4. An erofs is read-only, and as large as its content
+    #[arg(long = "type", value_name = "TYPE", requires = "create")]
+    pub(crate) kind: Option<NewFileSystem>,
+    /// Compress the contents of an erofs: lz4, zstd or zstd:LEVEL
+    #[arg(long, value_name = "METHOD", requires = "create")]
+    pub(crate) compress: Option<Compression>,
     /// UUID of the new file system
     #[arg(long, value_name = "UUID", requires = "create", value_parser = value_parsers::uuid)]
     pub(crate) uuid: Option<[u8; 16]>,
@@ -65,6 +83,57 @@ impl NewImage {
         })
     }
 
+    /// Whether it will be an EROFS, by its type or its name.
+    pub(crate) fn is_erofs(&self, place: &ImagePath) -> bool {
+        let by_name = place.partition.is_none()
+            && place.image.extension() == Some(OsStr::new("erofs"))
+            && !is_url(place.image.as_os_str());
+        self.kind
+            .map_or(by_name, |kind| kind == NewFileSystem::Erofs)
+    }
+
+    /// As [`Self::make`], with an EROFS.
+    fn make_erofs(
+        &self,
+        session: &Session,
+        place: &ImagePath,
+        size: NewSize,
+        fill: impl FnOnce(Image) -> Outcome,
+    ) -> Outcome {
+        let name = place.image_name();
+        if size != NewSize::Auto(ExtraSpace::None) {
+            let text = format!("{name}: an erofs has the size of its content: omit SIZE");
+            return Err(Failure::usage(text));
+        }
+        let format = self
+            .format
+            .unwrap_or_else(|| ImageFormat::of_name(&place.image));
+        if format != ImageFormat::Raw
+            || place.partition.is_some()
+            || is_url(place.image.as_os_str())
+        {
+            let text = format!(
+                "{name}: an erofs is created in a raw file of the host; folio image convert makes \
+                 other formats of it"
+            );
+            return Err(Failure::usage(text));
+        }
+        refuse_protocol(&place.image).map_err(Failure::usage)?;
+        let options = ErofsOptions {
+            label: self.label.clone().unwrap_or_default(),
+            uuid: self.uuid,
+            compression: self.compress,
+        };
+        let new = NewErofs::create(&place.image, &options);
+        let new = new.map_err(|error| match error.errno() {
+            Errno::INVAL => Failure::usage(error.to_string()),
+            _ => Failure::new(format!("{name}: {}", explain(&error))),
+        })?;
+        let filled = Image::stage(session, place, Arc::new(new)).and_then(fill);
+        remove_useless(session, place, &filled);
+        filled
+    }
+
     /// Creates the image of `place`, which does not exist, or formats its empty partition;
     /// `least_size` returns what an automatic size is. Lets `fill` write into it and close it, and
     /// removes it if `fill` fails or creates nothing.
@@ -76,6 +145,14 @@ impl NewImage {
         least_size: impl FnOnce(ExtraSpace, FormatOptions) -> Outcome<LeastSize>,
         fill: impl FnOnce(Image) -> Outcome,
     ) -> Outcome {
+        if self.is_erofs(place) {
+            return self.make_erofs(session, place, size, fill);
+        }
+        if self.compress.is_some() {
+            let text =
+                "--compress: only of an erofs: name the image NAME.erofs, or add --type erofs";
+            return Err(Failure::usage(text));
+        }
         let format = self
             .format
             .unwrap_or_else(|| ImageFormat::of_name(&place.image));
@@ -97,10 +174,7 @@ impl NewImage {
         let device =
             new_file_system::create(session, place, format, size.len_bytes, &size.options)?;
         let filled = Image::mount(session, place, device, Access::Fill).and_then(fill);
-        if filled.is_err() || session.has_only_failures() {
-            // The cause of the failure is reported, and an incomplete image is useless.
-            let _ = std::fs::remove_file(&place.image);
-        }
+        remove_useless(session, place, &filled);
         filled
     }
 
@@ -147,6 +221,14 @@ impl NewImage {
                 .and_then(|()| window.flush());
         }
         filled
+    }
+}
+
+/// Removes a new image after a failure.
+fn remove_useless(session: &Session, place: &ImagePath, filled: &Outcome) {
+    if filled.is_err() || session.has_only_failures() {
+        // The cause of the failure is reported, and an incomplete image is useless.
+        let _ = std::fs::remove_file(&place.image);
     }
 }
 

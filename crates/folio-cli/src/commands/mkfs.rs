@@ -1,8 +1,10 @@
-//! `folio mkfs`: creates an image with an empty ext4.
+//! `folio mkfs`: creates an image with an empty ext4, or with an EROFS of a tree.
 
+use crate::arguments::new_image::{NewFileSystem, NewImage};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::image::{Access, open_device};
 use crate::image_path::ImagePath;
+use crate::new_erofs;
 use crate::new_file_system::{create, format_device};
 use crate::session::{Session, clock};
 use crate::value_parsers::disk_size;
@@ -11,7 +13,9 @@ use clap::Args;
 use folio::base::Owner;
 use folio::block::partition::select;
 use folio::block::{ImageFormat, contents};
-use folio::ext4::FormatOptions;
+use folio::ext4::{ExtraSpace, FormatOptions};
+use folio_erofs::Compression;
+use folio_tree::NewSize;
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -20,14 +24,30 @@ Examples:
   folio mkfs disk.img --size 10G
   folio mkfs disk.qcow2 --size 10G -L data --root-owner 1000:1000
   folio mkfs --force disk.img                      overwrite an existing image
-  folio mkfs disk.img@2                            its second partition, if that is empty; else with --force";
+  folio mkfs disk.img@2                            its second partition, if that is empty; else with --force
+  folio mkfs --type erofs root.erofs ./root        a read-only file system with the files of a directory
+  folio mkfs root.erofs ./root --compress zstd:12  the same, compressed
+  folio mkfs --type erofs root.erofs oci:layout    of a container image; also of a tar archive, and of IMAGE:/path
 
-/// Create an image with an empty ext4
+A read-only EROFS is as large as its content. Equal files share their blocks. With SOURCE_DATE_EPOCH and --uuid, equal
+sources give equal bytes. To choose or change what is copied, use folio cp -a SOURCE root.erofs:/ --create, or
+folio tar -xf ARCHIVE root.erofs:/ --create.";
+
+/// Create an image with an empty ext4, or with an EROFS of a tree
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Mkfs {
     /// The image; it must not exist unless --force is given. IMAGE@2 is its second partition
     image: OsString,
+    /// The files of an erofs: a directory, IMAGE:/path, a tar archive or a container image
+    source: Option<OsString>,
+    /// Type of the file system; the default follows from the name of the image: erofs for .erofs,
+    /// else ext4
+    #[arg(long = "type", value_name = "TYPE")]
+    kind: Option<NewFileSystem>,
+    /// Compress the contents of an erofs: lz4, zstd or zstd:LEVEL
+    #[arg(long, value_name = "METHOD")]
+    compress: Option<Compression>,
     /// Size of the disk
     #[arg(long, value_parser = disk_size)]
     size: Option<u64>,
@@ -64,19 +84,56 @@ fn owner(text: &str) -> Result<Owner, String> {
     numbers.ok_or_else(|| format!("invalid owner {text:?}: expected UID:GID (e.g. 1000:1000)"))
 }
 
+impl Mkfs {
+    fn ext4_options(&self) -> FormatOptions {
+        let number =
+            |value: Option<u64>| value.map(|value| u32::try_from(value).unwrap_or(u32::MAX));
+        FormatOptions {
+            label: self.label.clone().unwrap_or_default(),
+            uuid: self.uuid,
+            block_size: number(self.block_size),
+            inode_ratio: number(self.inode_ratio),
+            root_owner: self.root_owner.unwrap_or(Owner::ROOT),
+            reserved_percent: self.reserved,
+            clock: clock(),
+            ..FormatOptions::default()
+        }
+    }
+
+    /// Returns the options of an image that gets files.
+    fn new_image(&self) -> NewImage {
+        NewImage {
+            create: Some(NewSize::Auto(ExtraSpace::None)),
+            format: self.format,
+            kind: self.kind,
+            compress: self.compress,
+            uuid: self.uuid,
+            label: self.label.clone(),
+        }
+    }
+
+    /// Creates an EROFS.
+    fn erofs(&self, session: &Session, place: &ImagePath, new_image: &NewImage) -> Outcome {
+        let is_sized = self.size.is_some() || self.format.is_some();
+        let is_shaped = self.block_size.is_some() || self.inode_ratio.is_some();
+        if is_sized || is_shaped || self.root_owner.is_some() || self.force {
+            let text = "--size, --format, -b, -i, --root-owner and --force: only with --type ext4";
+            return Err(Failure::usage(text));
+        }
+        let Some(source) = &self.source else {
+            let text = format!(
+                "{}: an erofs is read-only: give the SOURCE of its files",
+                place.image_name()
+            );
+            return Err(Failure::usage(text));
+        };
+        new_erofs::create(session, place, new_image, source)
+    }
+}
+
 /// Runs the command.
 pub(crate) fn run(mkfs: &Mkfs, session: &Session) -> Outcome {
-    let number = |value: Option<u64>| value.map(|value| u32::try_from(value).unwrap_or(u32::MAX));
-    let options = FormatOptions {
-        label: mkfs.label.clone().unwrap_or_default(),
-        uuid: mkfs.uuid,
-        block_size: number(mkfs.block_size),
-        inode_ratio: number(mkfs.inode_ratio),
-        root_owner: mkfs.root_owner.unwrap_or(Owner::ROOT),
-        reserved_percent: mkfs.reserved,
-        clock: clock(),
-        ..FormatOptions::default()
-    };
+    let options = mkfs.ext4_options();
     session.refuse_options()?;
     session.check_interrupt()?;
     let place = ImagePath::parse(&mkfs.image)?;
@@ -85,6 +142,17 @@ pub(crate) fn run(mkfs: &Mkfs, session: &Session) -> Outcome {
         return Err(Failure::usage(text));
     }
     let name = place.image_name();
+    let new_image = mkfs.new_image();
+    if new_image.is_erofs(&place) {
+        return mkfs.erofs(session, &place, &new_image);
+    }
+    if mkfs.source.is_some() || mkfs.compress.is_some() {
+        let text = format!(
+            "SOURCE and --compress: only with --type erofs; folio cp -a SOURCE {name}:/ --create \
+             makes an ext4"
+        );
+        return Err(Failure::usage(text));
+    }
     let is_volume = volumes::len_bytes(&place.image)?.is_some();
     if !place.image.exists() && !is_volume {
         let Some(size) = mkfs.size else {

@@ -104,6 +104,7 @@ impl ImageCopy<'_> {
         let (session, options, path) = (self.session, self.options, &self.place.path);
         let rules = self.rules.resolve(image.process(), image.is_new())?;
         let target = MountTarget::new(image.process(), options, rules);
+        let target = target.with_contents(image.contents());
         let copy = Copy {
             session,
             options,
@@ -203,6 +204,29 @@ pub(crate) fn copy_tree(
         is_itself: false,
     };
     copy.run(image)
+}
+
+/// Copies the contents of a directory, of the host or of an image, into the root of a new image.
+pub(crate) fn copy_into_new(
+    session: &Session,
+    tree: &PathArgument,
+    place: &ImagePath,
+    new_image: &NewImage,
+) -> Outcome {
+    check_fakeroot()?;
+    let contents = match tree {
+        PathArgument::Host(path) => PathArgument::Host(path.join(".")),
+        PathArgument::Image(from) => PathArgument::Image(from.with_path(from.path.join("."))),
+    };
+    let copy = ImageCopy {
+        session,
+        options: &whole_tree(true),
+        rules: &OwnerRules::default(),
+        place,
+        sources: &[contents],
+        is_itself: false,
+    };
+    copy.run_in_new(new_image, NewSize::Auto(ExtraSpace::None))
 }
 
 /// A copy to one target, with its messages and progress.

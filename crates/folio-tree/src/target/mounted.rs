@@ -3,6 +3,7 @@
 
 use super::{Existing, FileMeta, Target, WrittenFile, dangling_link, existing};
 use crate::attributes::{AttributeFailures, NewAttributes, is_plain_directory};
+use crate::content_sink::{ContentSink, stays};
 use crate::entry::as_path as path;
 use crate::options::CopyOptions;
 use crate::rules::FileRules;
@@ -21,6 +22,8 @@ pub struct MountTarget<'a> {
     /// What it sets.
     options: CopyOptions,
     rules: FileRules,
+    /// Where contents go instead.
+    contents: Option<&'a dyn ContentSink>,
     /// The owner of new files in a plain directory.
     own: Owner,
 }
@@ -42,6 +45,8 @@ pub struct MountFile {
     /// Created here with owner root and its final mode.
     is_exact: bool,
     is_new: bool,
+    /// The content goes to the sink.
+    is_apart: bool,
 }
 
 impl fmt::Debug for MountTarget<'_> {
@@ -67,8 +72,20 @@ impl<'a> MountTarget<'a> {
                 ..options.clone()
             },
             rules,
+            contents: None,
             own: Owner::new(process.credentials().uid, process.credentials().gid),
         }
+    }
+
+    /// Sends the contents of files to a sink.
+    #[must_use]
+    pub fn with_contents(mut self, contents: Option<&'a dyn ContentSink>) -> Self {
+        self.contents = contents;
+        self
+    }
+
+    fn sink(&self, file: &MountFile) -> Option<&'a dyn ContentSink> {
+        self.contents.filter(|_| file.is_apart)
     }
 
     fn mode(&self, meta: &FileMeta) -> u16 {
@@ -135,6 +152,51 @@ impl<'a> MountTarget<'a> {
             }
             made => made,
         }
+    }
+
+    /// Opens a new file, or an existing one to overwrite it.
+    fn open_file(&self, at: &MountDir, name: &[u8], meta: &FileMeta) -> Result<MountFile, Error> {
+        let flags = OpenFlags::WRONLY | OpenFlags::CREAT | OpenFlags::EXCL;
+        let mode = self.mode(meta);
+        match self.process.openat(at.fd, path(name), flags, mode) {
+            Ok(fd) => {
+                return Ok(MountFile {
+                    fd,
+                    is_exact: at.is_plain,
+                    is_new: true,
+                    is_apart: false,
+                });
+            }
+            // The source has two names that are one here: a FAT ignores case.
+            Err(error) if error.errno() == Errno::EXIST && at.is_new => {
+                let what = "will not overwrite a file of the same copy, which has this name here";
+                return Err(Error::new(Errno::EXIST, what));
+            }
+            Err(error) if error.errno() == Errno::EXIST => {}
+            Err(error) => return Err(error),
+        }
+        let there = self
+            .process
+            .fstatat(at.fd, path(name), AtFlags::empty())
+            .map_err(dangling_link)?;
+        if let Existing::Written = existing(&there, &self.source_options)? {
+            let flags = OpenFlags::WRONLY | OpenFlags::TRUNC;
+            let fd = self.process.openat(at.fd, path(name), flags, 0)?;
+            return Ok(MountFile {
+                fd,
+                is_exact: false,
+                is_new: false,
+                is_apart: false,
+            });
+        }
+        self.unlink(at, name)?;
+        let fd = self.process.openat(at.fd, path(name), flags, mode)?;
+        Ok(MountFile {
+            fd,
+            is_exact: at.is_plain,
+            is_new: true,
+            is_apart: false,
+        })
     }
 
     fn unlink(&self, at: &MountDir, name: &[u8]) -> Result<(), Error> {
@@ -215,47 +277,19 @@ impl Target for MountTarget<'_> {
     }
 
     fn create(&self, at: &MountDir, name: &[u8], meta: &FileMeta) -> Result<MountFile, Error> {
-        let flags = OpenFlags::WRONLY | OpenFlags::CREAT | OpenFlags::EXCL;
-        let mode = self.mode(meta);
-        match self.process.openat(at.fd, path(name), flags, mode) {
-            Ok(fd) => {
-                return Ok(MountFile {
-                    fd,
-                    is_exact: at.is_plain,
-                    is_new: true,
-                });
-            }
-            // The source has two names that are one here: a FAT ignores case.
-            Err(error) if error.errno() == Errno::EXIST && at.is_new => {
-                let what = "will not overwrite a file of the same copy, which has this name here";
-                return Err(Error::new(Errno::EXIST, what));
-            }
-            Err(error) if error.errno() == Errno::EXIST => {}
-            Err(error) => return Err(error),
+        let mut file = self.open_file(at, name, meta)?;
+        if let Some(sink) = self.contents.filter(|_| !stays(name)) {
+            let number = self.process.fstat(file.fd)?.number;
+            sink.begin(number, meta.attributes.size_bytes)?;
+            file.is_apart = true;
         }
-        let there = self
-            .process
-            .fstatat(at.fd, path(name), AtFlags::empty())
-            .map_err(dangling_link)?;
-        if let Existing::Written = existing(&there, &self.source_options)? {
-            let flags = OpenFlags::WRONLY | OpenFlags::TRUNC;
-            let fd = self.process.openat(at.fd, path(name), flags, 0)?;
-            return Ok(MountFile {
-                fd,
-                is_exact: false,
-                is_new: false,
-            });
-        }
-        self.unlink(at, name)?;
-        let fd = self.process.openat(at.fd, path(name), flags, mode)?;
-        Ok(MountFile {
-            fd,
-            is_exact: at.is_plain,
-            is_new: true,
-        })
+        Ok(file)
     }
 
     fn write(&self, file: &MountFile, mut bytes: &[u8], mut offset: u64) -> Result<(), Error> {
+        if let Some(sink) = self.sink(file) {
+            return sink.write(bytes, offset);
+        }
         while !bytes.is_empty() {
             let count = self.process.pwrite(file.fd, bytes, offset)?;
             bytes = &bytes[count..];
@@ -270,8 +304,13 @@ impl Target for MountTarget<'_> {
         failures: &mut AttributeFailures,
     ) -> Result<(), Error> {
         let (file, mut result) = (written.file, Ok(()));
-        if written.size_bytes > written.written_bytes {
-            result = self.process.ftruncate(file.fd, written.size_bytes);
+        let sink = self.sink(&file);
+        if let Some(sink) = sink {
+            result = sink.end(written.size_bytes);
+        }
+        if sink.is_some() || written.size_bytes > written.written_bytes {
+            let sized = self.process.ftruncate(file.fd, written.size_bytes);
+            result = result.and(sized);
         }
         self.attributes(written.meta, file.is_exact && file.is_new)
             .set_open(self.process, file.fd, failures);

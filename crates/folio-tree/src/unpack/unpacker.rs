@@ -3,6 +3,7 @@
 use super::directories::{Directories, components};
 use super::layer::{Layer, remove_tree};
 use crate::attributes::{AttributeFailures, NewAttributes};
+use crate::content_sink::{ContentSink, stays};
 use crate::entry::{Entry, EntryKind, as_path};
 use crate::observer::{CopyFailure, Observer, Side};
 use crate::tar::Reader;
@@ -55,6 +56,8 @@ pub struct Unpacker<'a> {
     process: &'a Process,
     observer: &'a dyn Observer,
     select: Option<Select<'a>>,
+    /// Where contents go instead.
+    contents: Option<&'a dyn ContentSink>,
     directories: Directories<'a>,
     /// Access and modification times of directories, by their paths below the destination.
     times: BTreeMap<Vec<u8>, (Timespec, Timespec)>,
@@ -81,6 +84,7 @@ impl<'a> Unpacker<'a> {
             process,
             observer,
             select: None,
+            contents: None,
             directories: Directories::open(process, destination)?,
             times: BTreeMap::new(),
             links: Vec::new(),
@@ -93,6 +97,13 @@ impl<'a> Unpacker<'a> {
     #[must_use]
     pub fn with_select(mut self, select: Select<'a>) -> Self {
         self.select = Some(select);
+        self
+    }
+
+    /// Sends the contents of files to a sink.
+    #[must_use]
+    pub fn with_contents(mut self, contents: Option<&'a dyn ContentSink>) -> Self {
+        self.contents = contents;
         self
     }
 
@@ -293,7 +304,10 @@ impl<'a> Unpacker<'a> {
             created => created?,
         };
         self.add_to_layer(name);
-        let written = self.content(fd, size_bytes, reader);
+        let written = match self.contents.filter(|_| !stays(name)) {
+            Some(sink) => self.content_apart(sink, fd, size_bytes, reader),
+            None => self.content(fd, size_bytes, reader),
+        };
         if written.is_ok() {
             let mut failures = AttributeFailures::default();
             let new = attributes(entry, self.directories.is_plain());
@@ -334,6 +348,26 @@ impl<'a> Unpacker<'a> {
             self.process.ftruncate(fd, size_bytes)?;
         }
         Ok(())
+    }
+
+    /// Sends the content of a file to a sink; the file gets its size.
+    fn content_apart<R: BufRead>(
+        &self,
+        sink: &dyn ContentSink,
+        fd: Fd,
+        size_bytes: u64,
+        reader: &mut Reader<R>,
+    ) -> Result<(), Failure> {
+        sink.begin(self.process.fstat(fd)?.number, size_bytes)?;
+        while let Some((offset, bytes)) = reader.next_data().map_err(Failure::Archive)? {
+            if self.observer.is_stopped() {
+                return Err(Failure::Archive(Errno::INTR.into()));
+            }
+            self.observer.copied(bytes.len() as u64);
+            sink.write(bytes, offset)?;
+        }
+        sink.end(size_bytes)?;
+        Ok(self.process.ftruncate(fd, size_bytes)?)
     }
 
     /// Creates a symbolic link, a device node or a FIFO.

@@ -37,6 +37,7 @@ const EXAMPLES: &str = "\
 Examples:
   folio cp -a ./tree disk.qcow2:/srv --create 2G   a new image with a new ext4, and the tree as /srv in it
   folio cp -a ./root/. root.img:/ --create auto    as small as the tree needs; auto+20% or auto+64M leaves room
+  folio cp -a ./root/. root.erofs:/ --create       a read-only EROFS; --compress zstd makes it smaller
   folio cp -a disk.qcow2:/srv ./back               out of the image again
   folio cp app.conf disk.img:/etc/                 one file into a directory of an image
   folio cp -r a.img:/home b.img@2:/                from image to image, into the second partition

@@ -1,0 +1,220 @@
+//! EROFS images as the command writes them: generated trees, options and messages.
+
+use super::TestDir;
+use crate::support::random::Random;
+use crate::support::tools::{run, succeed};
+use crate::support::{Manifest, Scope, requires, rounds};
+use std::fs;
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::path::Path;
+
+const TREES: u64 = 200;
+/// Sizes around those where a file is stored in another way.
+const SIZES: [u64; 14] = [
+    0, 1, 31, 2048, 3776, 3777, 4032, 4033, 4095, 4096, 4097, 7872, 8192, 70_000,
+];
+const UUID: &str = "2f1d9c34-6f0e-4a6e-9d0c-5a3b7f2e8c11";
+
+/// Fills a new directory with random names, and everything below them.
+fn generate(random: &mut Random, directory: &Path, depth: u32) {
+    fs::create_dir(directory).unwrap();
+    let many = random.percent(5);
+    for number in 0..random.below(if many { 400_u64 } else { 20 }) {
+        let long = "n".repeat(random.below(if many { 200 } else { 20 }));
+        let first = random.pick(&["a", "-", ".", "..", "Z", "~"]);
+        let path = directory.join(format!("{first}{long}{number}"));
+        match random.below(10_u64) {
+            0 if depth < 4 => generate(random, &path, depth + 1),
+            1 => symlink("x".repeat(1 + random.below(1000_usize)), &path).unwrap(),
+            2 => {
+                let file = fs::File::create(&path).unwrap();
+                file.set_len(random.below(1 << 20)).unwrap();
+                file.write_all_at(b"data", random.below(1 << 20)).unwrap();
+            }
+            _ => {
+                let len = random.pick(&SIZES) as usize;
+                fs::write(&path, vec![random.below(256_u64) as u8; len]).unwrap();
+                let mode = fs::Permissions::from_mode(0o400 | random.below(0o7777_u32));
+                fs::set_permissions(&path, mode).unwrap();
+                if random.percent(10) {
+                    fs::hard_link(&path, directory.join(format!("link {number}"))).unwrap();
+                }
+                if random.percent(20) {
+                    let value = vec![b'v'; random.below(300)];
+                    let name = random.pick(&["user.one", "user.two"]);
+                    // Not every file system of a host has extended attributes.
+                    let none = rustix::fs::XattrFlags::empty();
+                    let _ = rustix::fs::setxattr(&path, name, &value, none);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn generated_trees_return_from_an_erofs() {
+    requires!(tool("fsck.erofs"));
+    let dir = TestDir::new();
+    for seed in (0..TREES).step_by(rounds::step(10)) {
+        let mut random = Random::new(seed);
+        generate(&mut random, &dir.path("tree"), 0);
+        dir.ok(&["cp", "-a", "tree/.", "root.erofs:/", "--create"]);
+        run("fsck.erofs", [dir.path("root.erofs")]);
+        dir.ok(&["cp", "-a", "root.erofs:/", "back"]);
+        let of = |name: &str| Manifest::of(&dir.path(name), Scope::default());
+        of("tree").assert_same(&of("back"), &format!("seed {seed}"));
+        fs::remove_file(dir.path("root.erofs")).unwrap();
+        for name in ["tree", "back"] {
+            fs::remove_dir_all(dir.path(name)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn options_of_a_copy_apply_to_an_erofs() {
+    let dir = TestDir::new();
+    generate(&mut Random::new(1), &dir.path("tree"), 0);
+    let etc = dir.path("tree/etc");
+    fs::create_dir(&etc).unwrap();
+    fs::write(etc.join("passwd"), "web:x:33:44::/:/bin/sh\n").unwrap();
+    fs::write(etc.join("skipped"), "").unwrap();
+    fs::write(dir.path("devices"), "/dev/null c 666 0 0 1 3 - - -\n").unwrap();
+    let options = [
+        ["--chown", "web"],
+        ["--exclude", "skipped"],
+        ["--manifest", "devices"],
+        ["--label", "root"],
+        ["--uuid", UUID],
+    ];
+    for image in ["one.erofs", "two.erofs"] {
+        let mut copy = dir.command(&["cp", "-a", "tree/.", &format!("{image}:/"), "--create"]);
+        copy.args(options.as_flattened());
+        succeed(copy.env("SOURCE_DATE_EPOCH", "1700000000"));
+    }
+    let bytes = |name: &str| fs::read(dir.path(name)).unwrap();
+    assert!(bytes("one.erofs") == bytes("two.erofs"));
+    let found = dir.json(&["stat", "one.erofs:/etc/passwd", "--json"]);
+    assert_eq!(found[0]["uid"], 33, "{found}");
+    assert!(dir.ok(&["ls", "-l", "one.erofs:/dev"]).contains("1,"));
+    assert_eq!(dir.ok(&["ls", "one.erofs:/etc"]), "passwd\n");
+    assert!(dir.ok(&["info", "one.erofs"]).contains("erofs"));
+}
+
+#[test]
+fn archive_and_layers_become_an_erofs() {
+    requires!(tool("fsck.erofs"));
+    let dir = TestDir::new();
+    generate(&mut Random::new(2), &dir.path("tree"), 0);
+    dir.ok(&["cp", "-a", "tree/.", "base.img:/", "--create", "auto+1M"]);
+    dir.ok(&["tar", "-cf", "root.tar.gz", "base.img"]);
+    dir.ok(&["tar", "-xf", "root.tar.gz", "tar.erofs:/", "--create"]);
+    dir.ok(&["cp", "-a", "base.img:/", "oci:layout:base"]);
+    dir.write("base.img:/added", "later");
+    let layers = ["oci:layout:two", "--base", "oci:layout:base"];
+    dir.ok(&[&["cp", "-a", "base.img:/"], &layers[..]].concat());
+    dir.ok(&["mkfs", "layers.erofs", "oci:layout:two"]);
+    let scope = Scope {
+        below_root: true,
+        ..Scope::default()
+    };
+    for image in ["tar.erofs", "layers.erofs"] {
+        run("fsck.erofs", [dir.path(image)]);
+        dir.ok(&["cp", "-a", &format!("{image}:/"), "back"]);
+        if image == "layers.erofs" {
+            assert_eq!(fs::read(dir.path("back/added")).unwrap(), b"later");
+            fs::remove_file(dir.path("back/added")).unwrap();
+        }
+        let back = Manifest::of(&dir.path("back"), scope);
+        Manifest::of(&dir.path("tree"), scope).assert_same(&back, image);
+        fs::remove_dir_all(dir.path("back")).unwrap();
+    }
+}
+
+#[test]
+fn hidden_files_leave_no_blocks_in_an_erofs() {
+    requires!(tool("fsck.erofs"));
+    let dir = TestDir::new();
+    fs::create_dir(dir.path("tree")).unwrap();
+    let noise = |seed| {
+        let mut random = Random::new(seed);
+        Vec::from_iter((0..400_000).map(|_| random.below(256_u64) as u8))
+    };
+    for (name, seed) in [("first", 1), ("hidden", 2), ("last", 3)] {
+        fs::write(dir.path("tree").join(name), noise(seed)).unwrap();
+    }
+    fs::write(dir.path("tree/sparse"), noise(4)).unwrap();
+    let sparse = fs::File::options()
+        .write(true)
+        .open(dir.path("tree/sparse"));
+    sparse.unwrap().set_len(5 << 20).unwrap();
+    dir.ok(&["cp", "-a", "tree/.", "base.img:/", "--create", "auto+1M"]);
+    dir.ok(&["cp", "-a", "base.img:/", "oci:layout:base"]);
+    dir.ok(&["rm", "base.img:/hidden"]);
+    let layers = ["oci:layout:two", "--base", "oci:layout:base"];
+    dir.ok(&[&["cp", "-a", "base.img:/"], &layers[..]].concat());
+    for method in [&[][..], &["--compress", "zstd"]] {
+        let _ = fs::remove_file(dir.path("a.erofs"));
+        dir.ok(&[&["mkfs", "a.erofs", "oci:layout:two"], method].concat());
+        if method.is_empty() {
+            run("fsck.erofs", [dir.path("a.erofs")]);
+        }
+        let len = fs::metadata(dir.path("a.erofs")).unwrap().len();
+        assert!(len < 1_500_000, "{len} bytes");
+        for name in ["first", "last", "sparse"] {
+            let place = format!("a.erofs:/{name}");
+            dir.ok(&["cp", &place, "back"]);
+            let want = fs::read(dir.path("tree").join(name)).unwrap();
+            assert!(fs::read(dir.path("back")).unwrap() == want, "{name}");
+        }
+    }
+}
+
+#[test]
+fn impossible_erofs_is_refused() {
+    let dir = TestDir::new();
+    fs::create_dir(dir.path("tree")).unwrap();
+    let sized = ["cp", "-a", "tree", "a.erofs:/", "--create", "1G"];
+    dir.fails(&sized, 2, "omit SIZE");
+    let qcow2 = [
+        "cp",
+        "-a",
+        "tree",
+        "a.qcow2:/",
+        "--create",
+        "--type",
+        "erofs",
+    ];
+    dir.fails(&qcow2, 2, "raw file");
+    let format = [
+        "cp",
+        "-a",
+        "tree",
+        "b.erofs:/",
+        "--create",
+        "--format",
+        "qcow2",
+    ];
+    dir.fails(&format, 2, "raw file");
+    dir.fails(&["mkfs", "c.erofs"], 2, "give the SOURCE");
+    dir.fails(&["mkfs", "c.erofs", "missing"], 1, "missing");
+    dir.fails(&["mkfs", "c.img", "tree"], 2, "only with --type erofs");
+    let label = ["mkfs", "d.erofs", "tree", "-L", "more than sixteen bytes"];
+    dir.fails(&label, 2, "at most 16 bytes");
+    let method = ["mkfs", "d.erofs", "tree", "--compress", "zstd:99"];
+    dir.fails(&method, 2, "from 1 to 22");
+    let ext4 = [
+        "cp",
+        "-a",
+        "tree",
+        "d.img:/",
+        "--create",
+        "--compress",
+        "lz4",
+    ];
+    dir.fails(&ext4, 2, "only of an erofs");
+    dir.ok(&["mkfs", "e.erofs", "tree"]);
+    dir.fails(&["mkfs", "e.erofs", "tree"], 1, "already exists");
+    for name in ["a.erofs", "b.erofs", "c.erofs", "d.erofs"] {
+        assert!(!dir.path(name).exists(), "{name}");
+    }
+}
