@@ -79,6 +79,10 @@ pub(crate) struct Handoff {
     pub(crate) version: u32,
     /// Whether the working directory is one of the image.
     pub(crate) is_in_image: u32,
+    /// Whether the process has the filter of system calls: all but the first program.
+    pub(crate) has_filter: u32,
+    /// The umask of the process.
+    pub(crate) umask: u32,
     pub(crate) token: u64,
     /// A bit for each descriptor of the image.
     pub(crate) descriptors: [u64; DESCRIPTORS_MAX / 64],
