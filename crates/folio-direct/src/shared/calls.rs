@@ -6,9 +6,10 @@
 //! has it under. A `directory` is one, or [`AT_FDCWD`].
 //!
 //! Paths end with a zero byte. A path is absolute in the view of the program, or relative to a
-//! directory of the image. A path that leads out of the image has the result [`ELSEWHERE`], and the
-//! output has, for each path of the call in order, the absolute path at which the host continues,
-//! or no bytes if that path stays in the image; each ends with a zero byte.
+//! directory of the image. A path that leads out of the image has the result -[`ELSEWHERE`], and
+//! the output has, for each path of the call in order, the absolute path at which the host
+//! continues, or no bytes if that path stays in the image; each ends with a zero byte. An empty path
+//! names the descriptor with AT_EMPTY_PATH only: fchown(2) and futimens(3) set that flag.
 
 /// The directory of a relative path is the working directory.
 pub(crate) const AT_FDCWD: i32 = -100;
@@ -101,8 +102,7 @@ calls! {
     /// command`. Input and output: a `struct flock`. May be withdrawn.
     Lock,
 
-    /// statx(2): `directory, flags, mask`. Input: the path, which may be empty with AT_EMPTY_PATH.
-    /// Output: a `struct statx`.
+    /// statx(2): `directory, flags, mask`. Input: the path. Output: a `struct statx`.
     Stat,
     /// statfs(2). Input: the path. Output: a `struct statfs`.
     StatFileSystem,
@@ -136,13 +136,12 @@ calls! {
     /// unlinkat(2): `directory, flags`. Input: the path.
     Unlink,
 
-    /// fchmodat2(2): `directory, mode, flags`. Input: the path, which may be empty with
-    /// AT_EMPTY_PATH.
+    /// fchmodat2(2): `directory, mode, flags`. Input: the path.
     ChangeMode,
-    /// fchownat(2): `directory, user, group, flags`. Input: the path, which may be empty.
+    /// fchownat(2): `directory, user, group, flags`. Input: the path.
     ChangeOwner,
     /// utimensat(2): `directory, accessed seconds, nanoseconds, modified seconds, nanoseconds,
-    /// flags`. Input: the path, which may be empty.
+    /// flags`. Input: the path.
     SetTimes,
 
     /// getxattr(2): `fd, size, follow`. Input: the path and the name; without a path the file is
