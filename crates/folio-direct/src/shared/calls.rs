@@ -8,8 +8,8 @@
 //! Paths end with a zero byte. A path is absolute in the view of the program, or relative to a
 //! directory of the image. A path that leads out of the image has the result -[`ELSEWHERE`], and
 //! the output has, for each path of the call in order, the absolute path at which the host
-//! continues, or no bytes if that path stays in the image; each ends with a zero byte. An empty path
-//! names the descriptor with AT_EMPTY_PATH only: fchown(2) and futimens(3) set that flag.
+//! continues, or no bytes if that path stays in the image; each ends with a zero byte. An empty
+//! path names the descriptor with AT_EMPTY_PATH only: fchown(2) and futimens(3) set that flag.
 
 /// The directory of a relative path is the working directory.
 pub(crate) const AT_FDCWD: i32 = -100;
