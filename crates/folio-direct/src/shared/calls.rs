@@ -55,6 +55,8 @@ calls! {
     /// openat2(2): `directory, flags, mode, resolve, fd`: the file is known as `fd` afterwards.
     /// Input: the path. The flags are Linux's for this architecture.
     Open,
+    /// open(2) of the link of a descriptor in /proc/self/fd: `fd, flags, new`.
+    Reopen,
     /// close(2): `fd`.
     Close,
     /// dup2(2): `fd, new`. A file that `new` names is closed.
