@@ -19,17 +19,14 @@ fn main() {
         .args(["--edition", "2024", "--crate-type", "bin"])
         .args(["--crate-name", "folio_loader", "--cap-lints", "allow"])
         .args(["--target", &variable("TARGET")])
-        .args(["-C", "opt-level=3", "-C", "panic=abort"])
-        .args(["-C", "debug-assertions=no", "-C", "overflow-checks=no"])
-        .args(["-C", "strip=symbols", "-C", "target-feature=+crt-static"])
-        // Not at an address that the kernel chooses: the filter of system calls knows it.
-        .args(["-C", "relocation-model=static"])
-        // A signal handler that Go's runtime expects to be small, and no guard pages.
-        .args(["-C", "no-redzone=yes", "-C", "force-unwind-tables=no"])
-        .args(["-C", "link-arg=-nostdlib", "-C", "link-arg=-nostartfiles"])
-        .args(["-C", "link-arg=-static", "-C", "link-arg=-no-pie"])
-        .args(["-C", "link-arg=-Wl,-Ttext-segment=0x5f0000000000"])
-        .args(["-C", "link-arg=-Wl,--build-id=none,-z,noexecstack,-z,norelro"])
+        .args(["-C", "opt-level=3", "-C", "panic=abort", "-C", "strip=symbols"])
+        .args(["-C", "debug-assertions=no", "-C", "force-unwind-tables=no"])
+        .args(["-C", "no-redzone=yes", "-C", "target-feature=+crt-static"])
+        // Code that runs at any address, linked to one that the filter of system calls knows.
+        .args(["-C", "relocation-model=pic"])
+        .args(["-nostdlib", "-nostartfiles", "-static", "-no-pie"].map(link).concat())
+        .args(link("-Tsrc/loader/loader.ld"))
+        .args(link("-Wl,--build-id=none,-z,norelro,--no-eh-frame-hdr"))
         .arg("-o")
         .arg(&object)
         .arg("src/loader/main.rs");
@@ -39,4 +36,9 @@ fn main() {
     let status = rustc.status().expect("the compiler starts");
     assert!(status.success(), "the loader does not build");
     println!("cargo::rustc-cfg=folio_loader");
+}
+
+/// The options of the compiler that pass one to the linker.
+fn link(option: &str) -> Vec<String> {
+    vec!["-C".to_owned(), format!("link-arg={option}")]
 }
