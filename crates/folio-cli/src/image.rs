@@ -40,6 +40,8 @@ pub(crate) struct Image {
     disk: Arc<dyn Device>,
     process: Process,
     kernel: Arc<Kernel>,
+    /// The directory that the file system is mounted on.
+    target: PathBuf,
     /// The counters of the page cache are added here at close.
     counters: Arc<Mutex<Counters>>,
 }
@@ -195,7 +197,8 @@ impl Image {
             .map_err(|error| Failure::usage(format!("-o {}", explain(&error))))?;
         // `-o rw` does not make a read-only command writable.
         options.read_only |= access == Access::Read;
-        let mut image = Self::mount_selected(session, place, disk, window, &options)?;
+        let root = Path::new("/");
+        let mut image = Self::mount_selected(session, place, disk, window, &options, root)?;
         image.is_new = access == Access::Fill;
         Ok(image)
     }
@@ -217,8 +220,19 @@ impl Image {
         disk: Arc<dyn Device>,
         options: &MountOptions,
     ) -> Outcome<Self> {
+        Self::mount_on(session, place, disk, options, Path::new("/"))
+    }
+
+    /// Mounts the file system on an open disk, over the new directory `target` of the kernel.
+    pub(crate) fn mount_on(
+        session: &Session,
+        place: &ImagePath,
+        disk: Arc<dyn Device>,
+        options: &MountOptions,
+        target: &Path,
+    ) -> Outcome<Self> {
         let window = select(place, &disk)?;
-        Self::mount_selected(session, place, disk, window, options)
+        Self::mount_selected(session, place, disk, window, options, target)
     }
 
     fn mount_selected(
@@ -227,6 +241,7 @@ impl Image {
         disk: Arc<dyn Device>,
         device: Arc<dyn Device>,
         options: &MountOptions,
+        target: &Path,
     ) -> Outcome<Self> {
         let kernel = Kernel::new(KernelOptions {
             cache_bytes: session.cache_bytes,
@@ -242,7 +257,8 @@ impl Image {
             file_system_bytes = device.len_bytes(),
             "device opened"
         );
-        let mounted = kernel.mount_image(device, "/", options);
+        let mounted = create_folders(&kernel, target)
+            .and_then(|()| kernel.mount_image(device, target, options));
         mounted.map_err(|error| mount_failure(error.at(name.clone())))?;
         let process = kernel.process(Credentials::root());
         Ok(Self {
@@ -252,6 +268,7 @@ impl Image {
             disk,
             process,
             kernel,
+            target: target.to_owned(),
             counters: session.counters.clone(),
         })
     }
@@ -387,7 +404,8 @@ impl Image {
     /// Closes the image as [`Image::close`] does, and releases its memory and its lock, for a
     /// command that goes on.
     pub(crate) fn release(self) -> Outcome {
-        self.end(|kernel| kernel.unmount("/"))?;
+        let target = self.target.clone();
+        self.end(|kernel| kernel.unmount(target))?;
         volumes::close_unused()
     }
 
@@ -418,6 +436,16 @@ impl Image {
         *counters.lock().unwrap_or_else(PoisonError::into_inner) += after;
         unmounted.map_err(|error| Failure::new(format!("{name}: {}", explain(&error))))
     }
+}
+
+/// Creates a folder and those above it in a new kernel.
+fn create_folders(kernel: &Arc<Kernel>, target: &Path) -> folio::Result<()> {
+    let process = kernel.process(Credentials::root());
+    let folders: Vec<_> = target.ancestors().collect();
+    let below_root = folders.into_iter().rev().skip(1);
+    below_root
+        .map(|folder| process.mkdir(folder, 0o755))
+        .collect()
 }
 
 /// Returns the failure of a mount: a usage error for a mount option, else an image that cannot be

@@ -1,0 +1,184 @@
+//! The processes of one server, and the states of those that are about to start.
+
+use folio::Process;
+use rustix::process::{Signal, pidfd_send_signal};
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Maximum number of processes, and of states of processes about to start.
+const PROCESSES_MAX: usize = 4096;
+/// How long a state is kept after the end of the process that prepared it: execve(2) ends one
+/// before the next attaches.
+const ATTACH_TIME: Duration = Duration::from_secs(30);
+
+/// The state of a process that is about to start.
+struct Prepared {
+    process: Process,
+    /// The number of the process that prepared it.
+    creator: u64,
+    /// Set when the creator ends.
+    expires: Option<Instant>,
+}
+
+#[derive(Default)]
+struct State {
+    prepared: HashMap<u64, Prepared>,
+    /// Running processes by number; `None` if the process cannot be signaled.
+    running: HashMap<u64, Option<OwnedFd>>,
+    next_number: u64,
+    /// Whether new processes are killed.
+    is_closing: bool,
+}
+
+/// The processes of one server.
+#[derive(Default)]
+pub(super) struct Registry {
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+impl Registry {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps the state of a process that `creator` is about to start; returns its token, which is
+    /// hard to guess. `None` if there are too many.
+    pub(super) fn prepare(&self, creator: u64, process: Process) -> io::Result<Option<u64>> {
+        let mut bytes = [0; 8];
+        getrandom(&mut bytes, GetRandomFlags::empty())?;
+        // The result of a call: not negative.
+        let token = u64::from_ne_bytes(bytes) >> 1;
+        let mut state = self.lock();
+        if state.prepared.len() >= PROCESSES_MAX {
+            return Ok(None);
+        }
+        let prepared = Prepared {
+            process,
+            creator,
+            expires: None,
+        };
+        state.prepared.insert(token, prepared);
+        Ok(Some(token))
+    }
+
+    /// Drops a state that `creator` prepared.
+    pub(super) fn forget(&self, creator: u64, token: u64) {
+        let mut state = self.lock();
+        let is_own = |found: &Prepared| found.creator == creator;
+        if state.prepared.get(&token).is_some_and(is_own) {
+            let dropped = state.prepared.remove(&token);
+            drop(state);
+            drop(dropped);
+        }
+    }
+
+    /// Registers a process that attaches; returns its state. `None` for an unknown token.
+    pub(super) fn attach(
+        self: &Arc<Self>,
+        token: u64,
+        pidfd: Option<OwnedFd>,
+    ) -> Option<(Registration, Process)> {
+        let mut state = self.lock();
+        if state.running.len() >= PROCESSES_MAX {
+            return None;
+        }
+        let prepared = state.prepared.remove(&token)?;
+        state.next_number += 1;
+        let number = state.next_number;
+        if state.is_closing {
+            kill(&pidfd);
+        }
+        state.running.insert(number, pidfd);
+        let registration = Registration {
+            registry: self.clone(),
+            number,
+        };
+        Some((registration, prepared.process))
+    }
+
+    /// Ends a process. What it prepared remains for a while.
+    fn end(&self, number: u64) {
+        let mut state = self.lock();
+        state.running.remove(&number);
+        let expires = Instant::now() + ATTACH_TIME;
+        for prepared in state.prepared.values_mut() {
+            if prepared.creator == number {
+                prepared.expires = Some(expires);
+            }
+        }
+        drop(state);
+        self.ended.notify_all();
+    }
+
+    /// Drops expired states; returns whether some will expire.
+    pub(super) fn expire(&self) -> bool {
+        let now = Instant::now();
+        let is_over = |found: &Prepared| found.expires.is_some_and(|expires| expires <= now);
+        let mut state = self.lock();
+        let over: Vec<_> = state
+            .prepared
+            .extract_if(|_, found| is_over(found))
+            .collect();
+        let will_expire = state.prepared.values().any(|found| found.expires.is_some());
+        drop(state);
+        drop(over);
+        will_expire
+    }
+
+    /// Drops the states of processes that never started.
+    pub(super) fn clear(&self) {
+        let prepared = std::mem::take(&mut self.lock().prepared);
+        drop(prepared);
+    }
+
+    /// Kills every process, and those that attach from now on.
+    pub(super) fn kill(&self) {
+        let mut state = self.lock();
+        state.is_closing = true;
+        state.running.values().for_each(kill);
+    }
+
+    /// Waits until no process is left, for `timeout` at most; returns whether none is.
+    pub(super) fn wait(&self, timeout: Duration) -> bool {
+        let state = self.lock();
+        let is_left = |state: &mut State| !state.running.is_empty();
+        let waited = self.ended.wait_timeout_while(state, timeout, is_left);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.running.is_empty()
+    }
+}
+
+/// A running process, until this is dropped.
+pub(super) struct Registration {
+    registry: Arc<Registry>,
+    number: u64,
+}
+
+impl Registration {
+    pub(super) fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// Returns the number of the process.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.registry.end(self.number);
+    }
+}
+
+fn kill(pidfd: &Option<OwnedFd>) {
+    if let Some(pidfd) = pidfd {
+        // It may have ended.
+        let _ = pidfd_send_signal(pidfd, Signal::KILL);
+    }
+}
