@@ -442,10 +442,8 @@ impl Image {
 fn create_folders(kernel: &Arc<Kernel>, target: &Path) -> folio::Result<()> {
     let process = kernel.process(Credentials::root());
     let folders: Vec<_> = target.ancestors().collect();
-    let below_root = folders.into_iter().rev().skip(1);
-    below_root
-        .map(|folder| process.mkdir(folder, 0o755))
-        .collect()
+    let mut below_root = folders.into_iter().rev().skip(1);
+    below_root.try_for_each(|folder| process.mkdir(folder, 0o755))
 }
 
 /// Returns the failure of a mount: a usage error for a mount option, else an image that cannot be
