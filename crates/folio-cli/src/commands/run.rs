@@ -175,7 +175,7 @@ fn run_directly(
 ) -> Outcome<u8> {
     let view = match &run.at {
         None => View::Root,
-        Some(at) => View::At(at.canonicalize().map_err(|error| cannot(at, &error))?),
+        Some(at) => View::At(host_folder(at)?),
     };
     let overlay = Overlay::new(run, place)?;
     let (device, _) = open(run, place, overlay.as_ref())?;
@@ -192,6 +192,19 @@ fn run_directly(
     };
     let ran = direct::serve(&image, &options);
     close(run, session, image, overlay, ran)
+}
+
+/// Returns the path without links of a folder at which the command sees the image.
+fn host_folder(at: &Path) -> Outcome<PathBuf> {
+    let folder = at.canonicalize().map_err(|error| cannot(at, &error))?;
+    if !folder.is_dir() {
+        return Err(cannot(at, &std::io::ErrorKind::NotADirectory.into()));
+    }
+    if folder.parent().is_none() {
+        let text = "invalid --at /: without --at the command sees the image as /";
+        return Err(Failure::usage(text.to_owned()));
+    }
+    Ok(folder)
 }
 
 /// Closes the image after the command, and keeps or drops its changes.

@@ -1,6 +1,8 @@
 //! The server: answers the system calls of unmodified programs on an image.
 //!
 //! ```text
+//!   session.rs   a command from its start to the end of its processes (options.rs, view.rs)
+//!      v
 //!   start.rs     the first program: its process, the handoff, the loader    program.rs  search
 //!   door.rs      processes attach      registry.rs  tokens, running processes
 //!      v
