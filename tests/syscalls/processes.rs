@@ -1,4 +1,4 @@
-//! Processes made of others, descriptors under chosen numbers, and flags of open files.
+//! Copies of processes, descriptors under chosen numbers, and flags of open files.
 
 use super::{CREATE, READ, fails, read_fd, touch, user, world, write};
 use folio::syscall::{AT_FDCWD, AtFlags, Credentials, Fd, OpenFlags, Whence};
