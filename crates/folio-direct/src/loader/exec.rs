@@ -7,8 +7,8 @@ use crate::elf::{self, File};
 use crate::layout::{DESCRIPTORS_MAX, HANDOFF, Handoff, VERSION};
 use crate::memory;
 use crate::names::{self, PathArgument};
-use crate::paths::{LastLink, PathAt, put_number};
-use crate::state::{BASE, DESCRIPTORS, HOST_PREFIXES, IS_IN_IMAGE, PREFIX};
+use crate::paths::{LastLink, MagicLink, PathAt, magic_link, put_number};
+use crate::state::{BASE, DESCRIPTORS, HOST_PREFIXES, IS_IN_IMAGE, PREFIX, PROGRAM};
 use crate::system::{
     self, AT_EACCESS, AT_FDCWD, DUP3, EXECVEAT, Errno, FACCESSAT2, MAP_ANONYMOUS, MAP_PRIVATE,
     MEMFD_CREATE, MUNMAP, NEWFSTATAT, O_CLOEXEC, PROT_READ, PROT_WRITE, Result, WRITE, host, map,
@@ -28,7 +28,7 @@ const FIRST_LEVEL: usize = 5;
 pub(crate) fn execve(trap: &Trap, slot: Slot) -> Answer {
     let [path, arguments, environment, ..] = trap.arguments;
     let path = PathAt { directory: AT_FDCWD, address: path, last_link: LastLink::Follow };
-    execute(slot, path, arguments, environment).into()
+    execute(slot, path, [arguments, environment], trap.mask).into()
 }
 
 /// execveat(2).
@@ -40,7 +40,7 @@ pub(crate) fn execveat(trap: &Trap, slot: Slot) -> Answer {
         LastLink::Keep
     };
     let path = PathAt { directory: directory as i32, address: path, last_link };
-    execute(slot, path, arguments, environment).into()
+    execute(slot, path, [arguments, environment], trap.mask).into()
 }
 
 /// Arguments that come before those of the program: addresses of texts.
@@ -57,13 +57,14 @@ impl Before {
     }
 }
 
-/// Starts the program of a path. Returns only if that fails.
+/// Starts the program of a path with its arguments and environment. Returns only if that fails.
 pub(crate) fn execute(
     slot: Slot,
     path: PathAt,
-    arguments: usize,
-    environment: usize,
+    texts: [usize; 2],
+    mask: u64,
 ) -> Result<u64> {
+    let [arguments, environment] = texts;
     let len = program_text(slot, path)?;
     let called_by = slot.buffer(FIRST_LEVEL);
     *called_by = *slot.buffer(PROGRAM_TEXT);
@@ -76,7 +77,8 @@ pub(crate) fn execute(
         if elf::is_program(&start) {
             let program = &slot.buffer(PROGRAM_TEXT)[..program_len];
             let arguments = with_before(&before, arguments)?;
-            let failed = start_loader(slot, program, called_by, arguments.address, environment);
+            let texts = [arguments.address, environment];
+            let failed = start_loader(slot, [program, called_by], texts, mask);
             arguments.unmap();
             return Err(failed);
         }
@@ -98,6 +100,19 @@ fn program_text(slot: Slot, path: PathAt) -> Result<usize> {
     let len = memory::read_text(given, path.address, Errno::NAMETOOLONG)?;
     if len == 0 && path.directory == AT_FDCWD {
         return Err(Errno::NOENT);
+    }
+    let link = magic_link(&given[..len]);
+    let target = match link {
+        Some((MagicLink::Program, b"")) => Some(PROGRAM.get()),
+        Some((MagicLink::Descriptor(fd), b"")) => {
+            Some(names::path_reply(slot, Call::PathOf, &[fd as u64])?)
+        }
+        _ => None,
+    };
+    if let Some(target) = target {
+        given[..target.len()].copy_from_slice(target);
+        given[target.len()] = 0;
+        return Ok(target.len());
     }
     if len > 0 && (given[0] == b'/' || path.directory == AT_FDCWD) {
         return Ok(len);
@@ -247,19 +262,14 @@ fn with_before(before: &Before, arguments: usize) -> Result<Arguments> {
 }
 
 /// Hands the process over to the loader. Returns only if that fails.
-fn start_loader(
-    slot: Slot,
-    program: &[u8],
-    called_by: &[u8],
-    arguments: usize,
-    environment: usize,
-) -> Errno {
+fn start_loader(slot: Slot, paths: [&[u8]; 2], texts: [usize; 2], mask: u64) -> Errno {
+    let [arguments, environment] = texts;
     let token = match slot.request(Call::Prepare, &[FOR_PROGRAM], 0) {
         Ok(token) => token,
         Err(error) => return error,
     };
     let base = BASE.load(Ordering::Relaxed);
-    let started = write_handoff(token, program, called_by).and_then(|()| {
+    let started = write_handoff(token, paths, mask).and_then(|()| {
         const AT_EMPTY_PATH: usize = 0x1000;
         let empty = c"".as_ptr();
         host!(EXECVEAT, base, empty, arguments, environment, AT_EMPTY_PATH)
@@ -270,7 +280,7 @@ fn start_loader(
 }
 
 /// Writes what the next program needs to a file of memory, which it inherits.
-fn write_handoff(token: u64, program: &[u8], called_by: &[u8]) -> Result<()> {
+fn write_handoff(token: u64, paths: [&[u8]; 2], mask: u64) -> Result<()> {
     let umask = host!(system::UMASK, 0)?;
     host!(system::UMASK, umask)?;
     let mut handoff = Handoff {
@@ -279,6 +289,7 @@ fn write_handoff(token: u64, program: &[u8], called_by: &[u8]) -> Result<()> {
         has_filter: 1,
         umask: umask as u32,
         token,
+        mask,
         descriptors: [0; DESCRIPTORS_MAX / 64],
     };
     for (place, word) in handoff.descriptors.iter_mut().zip(&DESCRIPTORS) {
@@ -287,7 +298,7 @@ fn write_handoff(token: u64, program: &[u8], called_by: &[u8]) -> Result<()> {
     let fd = host!(MEMFD_CREATE, c"folio: start".as_ptr(), 0)? as i32;
     let put = |address: usize, len: usize| host!(WRITE, fd, address, len);
     put((&raw const handoff) as usize, size_of::<Handoff>())?;
-    for text in [PREFIX.get(), HOST_PREFIXES.get(), program, called_by] {
+    for text in [PREFIX.get(), HOST_PREFIXES.get(), paths[0], paths[1]] {
         put(text.as_ptr() as usize, text.len())?;
         put(c"".as_ptr() as usize, 1)?;
     }

@@ -3,8 +3,8 @@
 use crate::client::Slot;
 use crate::memory;
 use crate::system::{
-    EPOLL_PWAIT, EPOLL_PWAIT2, Errno, PPOLL, PSELECT6, RT_SIGACTION, RT_SIGPENDING, RT_SIGSUSPEND,
-    Result, host,
+    EPOLL_PWAIT, EPOLL_PWAIT2, Errno, PPOLL, PSELECT6, RT_SIGACTION, RT_SIGPENDING,
+    RT_SIGPROCMASK, RT_SIGSUSPEND, Result, host,
 };
 use crate::trap::{Answer, Trap, folio_restore, folio_trap};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -17,6 +17,7 @@ const fn bit(signal: usize) -> u64 {
 const SIGKILL: usize = 9;
 const SIGSTOP: usize = 19;
 const SET_BYTES: usize = 8;
+const SIG_SETMASK: usize = 2;
 
 /// `struct sigaction` of the kernel: handler, flags, restorer, mask.
 type Action = [u64; 4];
@@ -24,12 +25,11 @@ type Action = [u64; 4];
 /// What the program has set for SIGSYS.
 static PROGRAM_ACTION: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
 
-/// Installs the handler, and unblocks its signal.
+/// Installs the handler.
 pub(crate) fn install() -> Result<()> {
     const SA_SIGINFO: u64 = 4;
     const SA_RESTORER: u64 = 0x0400_0000;
     const SA_ONSTACK: u64 = 0x0800_0000;
-    const SIG_UNBLOCK: usize = 1;
     let action: Action = [
         folio_trap as *const () as u64,
         SA_SIGINFO | SA_RESTORER | SA_ONSTACK,
@@ -37,9 +37,14 @@ pub(crate) fn install() -> Result<()> {
         // All signals wait until the call has its answer.
         u64::MAX,
     ];
-    host!(RT_SIGACTION, SIGSYS, &raw const action, 0, SET_BYTES)?;
-    let set = bit(SIGSYS);
-    host!(crate::system::RT_SIGPROCMASK, SIG_UNBLOCK, &raw const set, 0, SET_BYTES).map(drop)
+    host!(RT_SIGACTION, SIGSYS, &raw const action, 0, SET_BYTES).map(drop)
+}
+
+/// Gives a new program the mask of the one before. Until then all signals wait, but at the start
+/// of the first.
+pub(crate) fn restore(mask: u64) -> Result<()> {
+    let mask = mask & !bit(SIGSYS);
+    host!(RT_SIGPROCMASK, SIG_SETMASK, &raw const mask, 0, SET_BYTES).map(drop)
 }
 
 /// rt_sigaction(2).
@@ -83,7 +88,6 @@ fn action_of_trap(new: usize, old: usize) -> Result<u64> {
 pub(crate) fn mask(trap: &Trap, mask: &mut u64) -> Answer {
     const SIG_BLOCK: i32 = 0;
     const SIG_UNBLOCK: i32 = 1;
-    const SIG_SETMASK: i32 = 2;
     let [how, new, old, size, ..] = trap.arguments;
     if size != SET_BYTES {
         return Answer::Failed(Errno::INVAL);
@@ -97,7 +101,7 @@ pub(crate) fn mask(trap: &Trap, mask: &mut u64) -> Answer {
         let after = match how as i32 {
             SIG_BLOCK => before | set,
             SIG_UNBLOCK => before & !set,
-            SIG_SETMASK => set,
+            how if how as usize == SIG_SETMASK => set,
             _ => return Answer::Failed(Errno::INVAL),
         };
         *mask = after & !(bit(SIGSYS) | bit(SIGKILL) | bit(SIGSTOP));

@@ -132,7 +132,7 @@ fn fail(error: Errno) -> ! {
 
 /// Connects to the server, installs the traps, and maps the program; returns its entry.
 fn prepare(vectors: Vectors, texts: [usize; 2]) -> Result<usize> {
-    let (token, has_filter) = read_handoff()?;
+    let Handed { token, has_filter, mask } = read_handoff()?;
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     let private = map(0, SLOTS_MAX * PRIVATE_BYTES, PROT_READ | PROT_WRITE, flags, -1, 0)?;
     PRIVATE.store(private, Ordering::Relaxed);
@@ -147,14 +147,25 @@ fn prepare(vectors: Vectors, texts: [usize; 2]) -> Result<usize> {
         Err(Errno::NOEXEC) if !has_filter => {
             let address = PROGRAM.get().as_ptr() as usize;
             let path = PathAt { directory: AT_FDCWD, address, last_link: LastLink::Follow };
-            Err(execute(slot, path, texts[0], texts[1]).err().unwrap_or(Errno::NOEXEC))
+            Err(execute(slot, path, texts, mask).err().unwrap_or(Errno::NOEXEC))
         }
-        entry => entry,
+        Ok(entry) => {
+            signals::restore(mask)?;
+            Ok(entry)
+        }
+        failed => failed,
     }
 }
 
-/// Reads what the previous program has left; returns the token, and whether there is a filter.
-fn read_handoff() -> Result<(u64, bool)> {
+/// What the previous program has left for this function.
+struct Handed {
+    token: u64,
+    has_filter: bool,
+    mask: u64,
+}
+
+/// Reads what the previous program has left.
+fn read_handoff() -> Result<Handed> {
     const TEXTS_MAX: usize = 4 * 4096 + 4;
     #[repr(C)]
     struct Whole {
@@ -180,7 +191,11 @@ fn read_handoff() -> Result<(u64, bool)> {
     for (place, word) in DESCRIPTORS.iter().zip(handoff.descriptors) {
         place.store(word, Ordering::Relaxed);
     }
-    Ok((handoff.token, handoff.has_filter != 0))
+    Ok(Handed {
+        token: handoff.token,
+        has_filter: handoff.has_filter != 0,
+        mask: handoff.mask,
+    })
 }
 
 /// Closes descriptors whose placeholders execve(2) has closed.
@@ -259,12 +274,12 @@ fn enter(stack: *mut usize, entry: usize) -> ! {
     // function to register with atexit(3).
     unsafe {
         asm!(
-            "mov rsp, {stack}",
+            "mov rsp, rcx",
             "xor edx, edx",
             "xor ebp, ebp",
-            "jmp {entry}",
-            stack = in(reg) stack,
-            entry = in(reg) entry,
+            "jmp rax",
+            in("rcx") stack,
+            in("rax") entry,
             options(noreturn),
         );
     }

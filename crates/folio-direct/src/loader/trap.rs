@@ -382,6 +382,10 @@ fn processes(trap: &Trap, slot: Slot, context: &mut Context) -> Answer {
         EXECVE => exec::execve(trap, slot),
         EXECVEAT => exec::execveat(trap, slot),
         EXIT => processes::exit(trap, slot),
+        EXIT_GROUP => {
+            let _ = slot.request(Call::Exit, &[], 0);
+            exit_group(trap.arguments[0])
+        }
         SETUID | SETGID | SETREUID | SETREGID | SETGROUPS | SETRESUID | SETRESGID | SETFSUID
         | SETFSGID | CAPSET => processes::set_credentials(trap, slot),
         UMASK => processes::umask(trap, slot),
@@ -405,7 +409,8 @@ pub(crate) const TRAPPED: &[usize] = &[
     SENDFILE, SPLICE, TEE, VMSPLICE, SYNC, READ, WRITE, READV, WRITEV, PREAD64, PWRITE64, PREADV,
     PWRITEV, PREADV2, PWRITEV2, FSTAT, LSEEK, FLOCK, FSYNC, FDATASYNC, FTRUNCATE, GETDENTS64,
     FCHMOD, FCHOWN, FSTATFS, READAHEAD, FSETXATTR, FGETXATTR, FLISTXATTR, FREMOVEXATTR, FADVISE64,
-    SYNC_FILE_RANGE, FALLOCATE, SYNCFS, CLONE, FORK, VFORK, EXECVE, EXECVEAT, EXIT, SETUID, SETGID,
+    SYNC_FILE_RANGE, FALLOCATE, SYNCFS, CLONE, FORK, VFORK, EXECVE, EXECVEAT, EXIT, EXIT_GROUP,
+    SETUID, SETGID,
     SETREUID, SETREGID, SETGROUPS, SETRESUID, SETRESGID, SETFSUID, SETFSGID, CAPSET, UMASK,
     RT_SIGACTION, RT_SIGPROCMASK, PPOLL, PSELECT6, EPOLL_PWAIT, EPOLL_PWAIT2, RT_SIGSUSPEND,
     // host::limited

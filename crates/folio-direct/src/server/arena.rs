@@ -18,8 +18,7 @@ use std::time::Duration;
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// A state that ends the thread of a slot.
 const ENDED: u32 = u32::MAX;
-/// Longest sleep without a check of [`Arena::slot`]'s owner: a client that has ended may undo its
-/// wakeup.
+/// Longest sleep without a check whether the client has ended: it may undo the wakeup.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The mapped arena of one client.
@@ -94,9 +93,9 @@ pub(super) struct Slot<'a> {
 }
 
 impl Slot<'_> {
-    /// Waits for a request. The caller checks whether the client has ended, and calls again.
-    /// Returns whether there is one. Looks `spins` times before it sleeps.
-    pub(super) fn wait(&self, spins: u32) -> bool {
+    /// Waits for a request, unless the client `is_ended`, and returns whether there is one. It may
+    /// return early. Looks `spins` times before it sleeps.
+    pub(super) fn wait(&self, spins: u32, is_ended: impl Fn() -> bool) -> bool {
         let mut state = self.header.state.load(Ordering::Acquire);
         for _ in 0..spins {
             if is_request(state) {
@@ -105,7 +104,8 @@ impl Slot<'_> {
             std::hint::spin_loop();
             state = self.header.state.load(Ordering::Acquire);
         }
-        if !is_request(state) && state != ENDED {
+        // The flag is set before the state of the end.
+        if !is_request(state) && !is_ended() {
             sleep(&self.header.state, state);
             state = self.header.state.load(Ordering::Acquire);
         }

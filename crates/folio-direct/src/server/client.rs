@@ -4,22 +4,25 @@ use super::arena::Arena;
 use super::registry::Registration;
 use folio::Process;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-/// A process. Ends when its socket is closed.
+/// The state of a process, which execve(2) hands on.
+pub(super) type SharedProcess = Arc<RwLock<Process>>;
+
+/// A process with one program. Ends when its socket is closed.
 pub(super) struct Client {
     pub(super) arena: Arena,
-    process: RwLock<Process>,
+    process: SharedProcess,
     is_ended: AtomicBool,
     /// Dropped last: the files are closed by then.
     pub(super) registration: Registration,
 }
 
 impl Client {
-    pub(super) fn new(registration: Registration, arena: Arena, process: Process) -> Self {
+    pub(super) fn new(registration: Registration, arena: Arena, process: SharedProcess) -> Self {
         Self {
             arena,
-            process: RwLock::new(process),
+            process,
             is_ended: AtomicBool::new(false),
             registration,
         }
@@ -34,6 +37,11 @@ impl Client {
     pub(super) fn change(&self, change: impl FnOnce(&mut Process)) {
         let mut process = self.process.write().unwrap_or_else(PoisonError::into_inner);
         change(&mut process);
+    }
+
+    /// Returns the state of the process for its next program.
+    pub(super) fn share(&self) -> SharedProcess {
+        self.process.clone()
     }
 
     /// Returns whether the process has ended: calls that wait fail.

@@ -13,7 +13,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 /// Interval at which expired states of processes are dropped.
 const EXPIRE_INTERVAL: Timespec = Timespec {
@@ -91,7 +91,9 @@ fn attach_process(
     let arena = Arena::map(arena.as_fd()).ok()?;
     let pidfd = sys::peer(socket.as_fd());
     let (registration, process) = registry.attach(attach.token, pidfd)?;
-    process.set_pid(attach.process);
+    let state = process.read().unwrap_or_else(PoisonError::into_inner);
+    state.set_pid(attach.process);
+    drop(state);
     threads::serve(Client::new(registration, arena, process), socket);
     Some(())
 }

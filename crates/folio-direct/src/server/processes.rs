@@ -5,6 +5,7 @@ use super::request::Request;
 use crate::shared::calls::{Call, FOR_CHILD, FOR_PROGRAM};
 use folio::base::{Errno, Error, Result};
 use folio::syscall::Credentials;
+use std::sync::{Arc, RwLock};
 
 /// Makes a call on the process.
 pub(super) fn serve(client: &Client, request: &Request<'_>) -> Result<i64> {
@@ -14,6 +15,13 @@ pub(super) fn serve(client: &Client, request: &Request<'_>) -> Result<i64> {
             let creator = client.registration.number();
             let token = request.arguments[0];
             client.registration.registry().forget(creator, token);
+            Ok(0)
+        }
+        Call::Exit => {
+            client.change(|process| {
+                let empty = process.kernel().process(process.credentials().clone());
+                drop(std::mem::replace(process, empty));
+            });
             Ok(0)
         }
         Call::SetCredentials => {
@@ -31,8 +39,8 @@ pub(super) fn serve(client: &Client, request: &Request<'_>) -> Result<i64> {
 
 fn prepare(client: &Client, request: &Request<'_>) -> Result<i64> {
     let process = match request.arguments[0] {
-        FOR_CHILD => client.process().fork()?,
-        FOR_PROGRAM => client.process().exec()?,
+        FOR_CHILD => Arc::new(RwLock::new(client.process().fork()?)),
+        FOR_PROGRAM => client.share(),
         _ => return Err(Errno::INVAL.into()),
     };
     let creator = client.registration.number();

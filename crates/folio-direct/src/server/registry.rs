@@ -1,23 +1,26 @@
 //! The processes of one server, and the states of those that are about to start.
 
-use folio::Process;
+use super::client::SharedProcess;
 use rustix::process::{Signal, pidfd_send_signal};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Maximum number of processes, and of states of processes about to start.
 const PROCESSES_MAX: usize = 4096;
+/// Maximum number of slots that all processes have taken: each has a thread.
+const SLOTS_TOTAL_MAX: usize = 16384;
 /// How long a state is kept after the end of the process that prepared it: execve(2) ends one
 /// before the next attaches.
 const ATTACH_TIME: Duration = Duration::from_secs(30);
 
 /// The state of a process that is about to start.
 struct Prepared {
-    process: Process,
+    process: SharedProcess,
     /// The number of the process that prepared it.
     creator: u64,
     /// Set when the creator ends.
@@ -38,6 +41,8 @@ struct State {
 #[derive(Default)]
 pub(super) struct Registry {
     state: Mutex<State>,
+    /// Slots that all processes have taken.
+    slots: AtomicUsize,
     ended: Condvar,
 }
 
@@ -48,7 +53,7 @@ impl Registry {
 
     /// Keeps the state of a process that `creator` is about to start; returns its token, which is
     /// hard to guess. `None` if there are too many.
-    pub(super) fn prepare(&self, creator: u64, process: Process) -> io::Result<Option<u64>> {
+    pub(super) fn prepare(&self, creator: u64, process: SharedProcess) -> io::Result<Option<u64>> {
         let mut bytes = [0; 8];
         getrandom(&mut bytes, GetRandomFlags::empty())?;
         // The result of a call: not negative.
@@ -82,7 +87,7 @@ impl Registry {
         self: &Arc<Self>,
         token: u64,
         pidfd: Option<OwnedFd>,
-    ) -> Option<(Registration, Process)> {
+    ) -> Option<(Registration, SharedProcess)> {
         let mut state = self.lock();
         if state.running.len() >= PROCESSES_MAX {
             return None;
@@ -97,6 +102,7 @@ impl Registry {
         let registration = Registration {
             registry: self.clone(),
             number,
+            slots: AtomicUsize::new(0),
         };
         Some((registration, prepared.process))
     }
@@ -157,11 +163,19 @@ impl Registry {
 pub(super) struct Registration {
     registry: Arc<Registry>,
     number: u64,
+    /// Slots that the process has taken.
+    slots: AtomicUsize,
 }
 
 impl Registration {
     pub(super) fn registry(&self) -> &Registry {
         &self.registry
+    }
+
+    /// Counts a slot that the process takes; returns false if all processes have too many.
+    pub(super) fn count_slot(&self) -> bool {
+        self.slots.fetch_add(1, Ordering::Relaxed);
+        self.registry.slots.fetch_add(1, Ordering::Relaxed) < SLOTS_TOTAL_MAX
     }
 
     /// Returns the number of the process.
@@ -172,6 +186,8 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
+        let slots = *self.slots.get_mut();
+        self.registry.slots.fetch_sub(slots, Ordering::Relaxed);
         self.registry.end(self.number);
     }
 }

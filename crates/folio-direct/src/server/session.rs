@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Child;
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -50,7 +50,9 @@ impl Session {
             .process
             .fork()
             .map_err(|error| Failure::new(error.to_string()))?;
-        let token = registry.prepare(SERVER, process).map_err(cannot)?;
+        let token = registry
+            .prepare(SERVER, Arc::new(RwLock::new(process)))
+            .map_err(cannot)?;
         let flags = SocketFlags::CLOEXEC;
         let (door, outside) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
             .map_err(|error| cannot(error.into()))?;

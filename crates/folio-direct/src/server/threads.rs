@@ -41,6 +41,9 @@ fn receive(client: &Arc<Client>, socket: &OwnedFd) -> Slots {
             return slots;
         };
         if slot.is_none() {
+            if !client.registration.count_slot() {
+                return slots;
+            }
             let client = client.clone();
             let name = format!("slot-{number}");
             let started = thread::Builder::new()
@@ -75,7 +78,7 @@ fn serve_slot(client: &Client, number: u32) {
     let spins = if has_processors { SPINS } else { 0 };
     let (mut input, mut output) = (Vec::new(), Vec::new());
     while !client.is_ended() {
-        if !slot.wait(spins) {
+        if !slot.wait(spins, || client.is_ended()) {
             continue;
         }
         let Some(header) = slot.take(&mut input) else {

@@ -46,6 +46,8 @@ calls! {
     Prepare,
     /// Drops the state of a token: the process was not started.
     Forget,
+    /// exit_group(2): closes all descriptors and releases all locks, before the host sees the end.
+    Exit,
     /// The identity of the next calls: `user`, `group` (those of the file system), and 1 if all
     /// capabilities. Input: the supplementary groups, four bytes each.
     SetCredentials,

@@ -84,6 +84,8 @@ pub(crate) struct Handoff {
     /// The umask of the process.
     pub(crate) umask: u32,
     pub(crate) token: u64,
+    /// The signals that the program blocks.
+    pub(crate) mask: u64,
     /// A bit for each descriptor of the image.
     pub(crate) descriptors: [u64; DESCRIPTORS_MAX / 64],
 }
