@@ -1,13 +1,10 @@
 //! One process whose calls the server answers.
 
 use super::arena::Arena;
-use super::registry::Registration;
+use super::registry::{Registration, SharedProcess};
 use folio::Process;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
-
-/// The state of a process, which execve(2) hands on.
-pub(super) type SharedProcess = Arc<RwLock<Process>>;
+use std::sync::{PoisonError, RwLockReadGuard};
 
 /// A process with one program. Ends when its socket is closed.
 pub(super) struct Client {

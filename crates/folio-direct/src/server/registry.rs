@@ -1,13 +1,13 @@
 //! The processes of one server, and the states of those that are about to start.
 
-use super::client::SharedProcess;
+use folio::Process;
 use rustix::process::{Signal, pidfd_send_signal};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// Maximum number of processes, and of states of processes about to start.
@@ -17,6 +17,9 @@ const SLOTS_TOTAL_MAX: usize = 16384;
 /// How long a state is kept after the end of the process that prepared it: execve(2) ends one
 /// before the next attaches.
 const ATTACH_TIME: Duration = Duration::from_secs(30);
+
+/// The state of a process, which execve(2) hands on.
+pub(super) type SharedProcess = Arc<RwLock<Process>>;
 
 /// The state of a process that is about to start.
 struct Prepared {

@@ -79,7 +79,7 @@ impl Process {
             working_directory: RcuCell::new(Arc::new(kernel.vfs().root())),
             credentials,
             umask: AtomicU16::new(0o022),
-            lock_owner: LockOwner::new(),
+            lock_owner: Arc::default(),
             kernel,
         }
     }
@@ -124,27 +124,13 @@ impl Process {
     }
 
     /// Creates a process with the open files of this one under the same descriptors, which share
-    /// position and flags, and with its working directory, umask and credentials. Linux: fork(2).
+    /// position and flags, and with its working directory, umask and credentials. It has none of
+    /// its locks on ranges. Linux: fork(2).
     ///
     /// # Errors
     ///
     /// EIO in a child of the host's fork(2).
     pub fn fork(&self) -> Result<Self> {
-        self.copy(LockOwner::new())
-    }
-
-    /// Creates a process like [`Process::fork`], which has the locks of this one too: the same
-    /// process with another program. The caller closes the descriptors that it does not inherit.
-    /// Linux: execve(2).
-    ///
-    /// # Errors
-    ///
-    /// EIO in a child of the host's fork(2).
-    pub fn exec(&self) -> Result<Self> {
-        self.copy(self.lock_owner.share())
-    }
-
-    fn copy(&self, lock_owner: Arc<LockOwner>) -> Result<Self> {
         self.kernel.owner().check()?;
         let child = Self {
             files: self.kernel.vfs().open_table(),
@@ -152,7 +138,7 @@ impl Process {
             working_directory: RcuCell::new(Arc::new(self.start())),
             credentials: self.credentials.clone(),
             umask: AtomicU16::new(self.umask.load(Ordering::Relaxed)),
-            lock_owner,
+            lock_owner: Arc::default(),
             kernel: self.kernel.clone(),
         };
         for (fd, file) in self.files.open_files() {
@@ -435,7 +421,7 @@ impl Drop for Process {
             let _parents = ManuallyDrop::new((self.files.clone(), self.kernel.clone(), folder));
             return;
         }
-        if self.lock_owner.leave() && self.lock_owner.has_locks() {
+        if self.lock_owner.has_locks() {
             self.locks().release_process(self.lock_owner.id());
         }
         // Before the kernel reference is dropped, which may unmount.

@@ -1,7 +1,6 @@
 //! The owners of locks: a process for fcntl(2), an open file for flock(2) and locks of open file
 //! descriptions.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// The address of the owner.
@@ -9,35 +8,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 pub(crate) struct OwnerId(pub(super) usize);
 
 /// The owner of the locks of one process. Linux: `files_struct` as `fl_owner_t`.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct LockOwner {
-    /// Processes that have it: two during execve(2).
-    processes: AtomicU32,
     pid: AtomicU32,
     has_locks: AtomicBool,
 }
 
 impl LockOwner {
-    /// Returns the owner of a new process.
-    pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self {
-            processes: AtomicU32::new(1),
-            pid: AtomicU32::new(0),
-            has_locks: AtomicBool::new(false),
-        })
-    }
-
-    /// Returns the owner for one more process.
-    pub(crate) fn share(self: &Arc<Self>) -> Arc<Self> {
-        self.processes.fetch_add(1, Ordering::Relaxed);
-        self.clone()
-    }
-
-    /// Ends a process; returns whether it was the last one.
-    pub(crate) fn leave(&self) -> bool {
-        self.processes.fetch_sub(1, Ordering::AcqRel) == 1
-    }
-
     /// Returns the identity, which no other owner has as long as this one exists.
     pub(crate) fn id(&self) -> OwnerId {
         OwnerId(std::ptr::from_ref(self).addr())
