@@ -27,9 +27,9 @@ mod shared;
 pub use server::{Failure, Options, Session, View};
 
 #[cfg(folio_loader)]
-const LOADER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/loader"));
+static LOADER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/loader"));
 #[cfg(not(folio_loader))]
-const LOADER: &[u8] = &[];
+static LOADER: &[u8] = &[];
 
 /// Returns whether this build has a loader: it is for Linux on x86-64.
 pub fn is_supported() -> bool {

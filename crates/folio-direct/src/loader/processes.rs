@@ -40,7 +40,7 @@ pub(crate) fn clone(trap: &Trap, slot: Slot, context: &mut Context) -> Answer {
     let [flags, stack, a, b, c, _] = trap.arguments;
     if flags & (CLONE_VM | CLONE_THREAD) == CLONE_VM | CLONE_THREAD {
         return match stack_of_thread(context, stack) {
-            Ok(top) => Answer::PassWith([flags, top, a, b, c, 0]),
+            Ok(top) => Answer::PassThread(top),
             Err(error) => Answer::Failed(error),
         };
     }

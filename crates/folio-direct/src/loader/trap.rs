@@ -32,6 +32,8 @@ pub(crate) enum Answer {
     Pass,
     /// The program makes it on the host, with other arguments.
     PassWith([usize; 6]),
+    /// The program makes it on the host: a thread with this stack, from [`stack_of_thread`].
+    PassThread(usize),
     /// The program makes it again, after the handlers of pending signals.
     Restart,
 }
@@ -88,6 +90,9 @@ unsafe extern "C" {
     pub(crate) fn folio_restore();
     /// Makes a call of the host, and returns to the address on the stack.
     fn folio_pass();
+    /// Makes clone(2) of a thread, and returns to the addresses on both stacks, with the stack of
+    /// the child in its register as the program gave it.
+    fn folio_pass_thread();
 }
 
 global_asm!(
@@ -120,6 +125,11 @@ global_asm!(
     "folio_pass:",
     "syscall",
     "ret 128",
+    ".globl folio_pass_thread",
+    "folio_pass_thread:",
+    "syscall",
+    "lea rsi, [rsi + 136]",
+    "ret 128",
     slot = sym slot_and_stack,
     handle = sym handle,
 );
@@ -146,7 +156,11 @@ extern "C" fn handle(context: &mut Context, slot: Slot) {
     match answer(&trap, slot, context) {
         Answer::Done(value) => context.registers[RAX] = value as usize,
         Answer::Failed(error) => context.registers[RAX] = -error.0 as usize,
-        Answer::Pass => pass(context),
+        Answer::Pass => pass(context, folio_pass),
+        Answer::PassThread(stack) => {
+            context.registers[RSI] = stack;
+            pass(context, folio_pass_thread);
+        }
         Answer::Restart => {
             // Back to the instruction; the number is still in its register.
             const SYSCALL_BYTES: usize = 2;
@@ -156,21 +170,21 @@ extern "C" fn handle(context: &mut Context, slot: Slot) {
             for (register, argument) in ARGUMENTS.into_iter().zip(arguments) {
                 context.registers[register] = argument;
             }
-            pass(context);
+            pass(context, folio_pass);
         }
     }
 }
 
 /// Lets the program make its call itself, from [`folio_pass`], whose calls are not trapped: there
 /// signals interrupt it, and it is restarted, as without this runtime.
-fn pass(context: &mut Context) {
+fn pass(context: &mut Context, stub: unsafe extern "C" fn()) {
     let registers = &mut context.registers;
     let top = registers[RSP] - PASS_BYTES;
     // SAFETY: below the red zone of the program's own stack. Without one the process dies, as it
     // does at the next call of a function.
     unsafe { (top as *mut usize).write(registers[RIP]) };
     registers[RSP] = top;
-    registers[RIP] = folio_pass as *const () as usize;
+    registers[RIP] = stub as *const () as usize;
 }
 
 /// The stack pointer of a new thread that begins in [`folio_pass`], as its parent does.
