@@ -24,10 +24,9 @@ const EXPIRE_INTERVAL: Timespec = Timespec {
 /// Attaches processes until every one has closed its end of the door.
 pub(super) fn serve(registry: &Arc<Registry>, door: &OwnedFd) {
     loop {
-        let will_expire = registry.expire();
-        let timeout = will_expire.then_some(&EXPIRE_INTERVAL);
+        registry.expire();
         let mut ready = [PollFd::new(door, PollFlags::IN)];
-        match poll(&mut ready, timeout) {
+        match poll(&mut ready, Some(&EXPIRE_INTERVAL)) {
             Ok(0) | Err(Errno::INTR) => continue,
             Ok(_) => {}
             Err(_) => return,

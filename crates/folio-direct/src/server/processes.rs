@@ -1,6 +1,7 @@
 //! Calls on the process itself: copies for new processes, credentials, umask.
 
 use super::client::Client;
+use super::registry::Purpose;
 use super::request::Request;
 use crate::shared::calls::{Call, FOR_CHILD, FOR_PROGRAM};
 use folio::base::{Errno, Error, Result};
@@ -38,13 +39,19 @@ pub(super) fn serve(client: &Client, request: &Request<'_>) -> Result<i64> {
 }
 
 fn prepare(client: &Client, request: &Request<'_>) -> Result<i64> {
-    let process = match request.arguments[0] {
-        FOR_CHILD => Arc::new(RwLock::new(client.process().fork()?)),
-        FOR_PROGRAM => client.share(),
+    let (process, purpose) = match request.arguments[0] {
+        FOR_CHILD => {
+            let child = client.process().fork()?;
+            (Arc::new(RwLock::new(child)), Purpose::Child)
+        }
+        FOR_PROGRAM => (client.share(), Purpose::Program),
         _ => return Err(Errno::INVAL.into()),
     };
     let creator = client.registration.number();
-    let token = client.registration.registry().prepare(creator, process);
+    let token = client
+        .registration
+        .registry()
+        .prepare(creator, process, purpose);
     let token = token.map_err(|error| Error::io("random bytes", error))?;
     Ok(token.ok_or(Errno::AGAIN)? as i64)
 }

@@ -1,6 +1,8 @@
 //! The processes of one server, and the states of those that are about to start.
 
+use crate::shared::layout::SLOTS_MAX;
 use folio::Process;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, pidfd_send_signal};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::collections::HashMap;
@@ -26,8 +28,20 @@ struct Prepared {
     process: SharedProcess,
     /// The number of the process that prepared it.
     creator: u64,
+    purpose: Purpose,
     /// Set when the creator ends.
     expires: Option<Instant>,
+    /// The process that has executed the next program, if this is for one.
+    same: Option<Arc<OwnedFd>>,
+}
+
+/// The purpose of a prepared state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// A child of the process.
+    Child,
+    /// The next program of the same process.
+    Program,
 }
 
 #[derive(Default)]
@@ -56,19 +70,28 @@ impl Registry {
 
     /// Keeps the state of a process that `creator` is about to start; returns its token, which is
     /// hard to guess. `None` if there are too many.
-    pub(super) fn prepare(&self, creator: u64, process: SharedProcess) -> io::Result<Option<u64>> {
+    pub(super) fn prepare(
+        &self,
+        creator: u64,
+        process: SharedProcess,
+        purpose: Purpose,
+    ) -> io::Result<Option<u64>> {
         let mut bytes = [0; 8];
         getrandom(&mut bytes, GetRandomFlags::empty())?;
         // The result of a call: not negative.
         let token = u64::from_ne_bytes(bytes) >> 1;
         let mut state = self.lock();
-        if state.prepared.len() >= PROCESSES_MAX {
+        let all = state.prepared.values();
+        let own = all.filter(|found| found.creator == creator).count();
+        if own >= SLOTS_MAX || state.prepared.len() >= PROCESSES_MAX {
             return Ok(None);
         }
         let prepared = Prepared {
             process,
+            purpose,
             creator,
             expires: None,
+            same: None,
         };
         state.prepared.insert(token, prepared);
         Ok(Some(token))
@@ -113,30 +136,34 @@ impl Registry {
     /// Ends a process. What it prepared remains for a while.
     fn end(&self, number: u64) {
         let mut state = self.lock();
-        state.running.remove(&number);
+        let pidfd = state.running.remove(&number).flatten().map(Arc::new);
         let expires = Instant::now() + ATTACH_TIME;
         for prepared in state.prepared.values_mut() {
             if prepared.creator == number {
                 prepared.expires = Some(expires);
+                if prepared.purpose == Purpose::Program {
+                    prepared.same = pidfd.clone();
+                }
             }
         }
         drop(state);
         self.ended.notify_all();
     }
 
-    /// Drops expired states; returns whether some will expire.
-    pub(super) fn expire(&self) -> bool {
+    /// Drops the states of processes that will not attach any more.
+    pub(super) fn expire(&self) {
         let now = Instant::now();
-        let is_over = |found: &Prepared| found.expires.is_some_and(|expires| expires <= now);
+        let is_over = |found: &Prepared| {
+            let is_expired = found.expires.is_some_and(|expires| expires <= now);
+            is_expired || found.same.as_deref().is_some_and(has_ended)
+        };
         let mut state = self.lock();
         let over: Vec<_> = state
             .prepared
             .extract_if(|_, found| is_over(found))
             .collect();
-        let will_expire = state.prepared.values().any(|found| found.expires.is_some());
         drop(state);
         drop(over);
-        will_expire
     }
 
     /// Drops the states of processes that never started.
@@ -193,6 +220,12 @@ impl Drop for Registration {
         self.registry.slots.fetch_sub(slots, Ordering::Relaxed);
         self.registry.end(self.number);
     }
+}
+
+/// Returns whether a process has ended.
+fn has_ended(pidfd: &OwnedFd) -> bool {
+    let mut ready = [PollFd::new(pidfd, PollFlags::IN)];
+    poll(&mut ready, Some(&Timespec::default())).is_ok_and(|count| count > 0)
 }
 
 fn kill(pidfd: &Option<OwnedFd>) {

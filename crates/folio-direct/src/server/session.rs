@@ -2,7 +2,7 @@
 
 use super::door;
 use super::options::{Failure, Options};
-use super::registry::Registry;
+use super::registry::{Purpose, Registry};
 use super::start::First;
 use super::view::View;
 use folio::Kernel;
@@ -51,7 +51,7 @@ impl Session {
             .fork()
             .map_err(|error| Failure::new(error.to_string()))?;
         let token = registry
-            .prepare(SERVER, Arc::new(RwLock::new(process)))
+            .prepare(SERVER, Arc::new(RwLock::new(process)), Purpose::Child)
             .map_err(cannot)?;
         let flags = SocketFlags::CLOEXEC;
         let (door, outside) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)

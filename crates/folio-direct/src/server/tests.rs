@@ -2,7 +2,7 @@
 
 use super::arena::Arena;
 use super::door;
-use super::registry::Registry;
+use super::registry::{Purpose, Registry};
 use crate::shared::calls::{AT_FDCWD, Call, ELSEWHERE, FOR_CHILD, FOR_PROGRAM};
 use crate::shared::layout::{ARENA_BYTES, Attach, DATA_BYTES, SLOTS_MAX, VERSION};
 use folio::base::Errno;
@@ -18,7 +18,7 @@ use rustix::net::{
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 use std::thread::JoinHandle;
 
 const CWD: u64 = AT_FDCWD as i64 as u64;
@@ -58,8 +58,9 @@ impl Server {
 
     fn first(&self) -> Client {
         let process = self.kernel.process(Credentials::root());
-        let token = self.registry.prepare(0, process).unwrap().unwrap();
-        self.attach(token)
+        let process = Arc::new(RwLock::new(process));
+        let token = self.registry.prepare(0, process, Purpose::Child).unwrap();
+        self.attach(token.unwrap())
     }
 
     fn attach(&self, token: u64) -> Client {
