@@ -325,11 +325,14 @@ fn host_lock(
     is_process: bool,
     mut lock: nix::libc::flock,
 ) -> Result<Option<RecordLock>, Errno> {
-    let argument = match (sets, is_process) {
-        (true, true) => FcntlArg::F_SETLK(&lock),
-        (true, false) => FcntlArg::F_OFD_SETLK(&lock),
-        (false, true) => FcntlArg::F_GETLK(&mut lock),
-        (false, false) => FcntlArg::F_OFD_GETLK(&mut lock),
+    let argument = if sets && is_process {
+        FcntlArg::F_SETLK(&lock)
+    } else if sets {
+        FcntlArg::F_OFD_SETLK(&lock)
+    } else if is_process {
+        FcntlArg::F_GETLK(&mut lock)
+    } else {
+        FcntlArg::F_OFD_GETLK(&mut lock)
     };
     fcntl(file, argument).map_err(|errno| Errno::from_raw_os_error(errno as i32))?;
     let mode = match i32::from(lock.l_type) {

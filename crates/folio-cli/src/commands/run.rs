@@ -71,8 +71,8 @@ pub(crate) struct Run {
     /// are not limited then
     #[arg(long, value_name = "DIRECTORY", conflicts_with_all = ["bind", "user"])]
     at: Option<PathBuf>,
-    /// Answer the command's system calls in this process, without FUSE, namespaces or root. It is no
-    /// sandbox: the command has the rights of the user, and sees the host's processes and network
+    /// Answer the command's system calls in this process, without FUSE, namespaces or root. This is
+    /// not a sandbox: the command has the user's rights, and sees the host's processes and network
     #[arg(long, conflicts_with_all = ["bind", "user", "hostname", "network", "allow_namespaces", "control"])]
     direct: bool,
     /// Show a file or directory of the host inside

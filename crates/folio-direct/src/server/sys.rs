@@ -40,8 +40,8 @@ pub(super) struct LoaderFiles<'a> {
     pub(super) door: BorrowedFd<'a>,
 }
 
-/// Starts the loader in a directory of the host, with the descriptors from `base` on, and with the arguments and variables of
-/// the program.
+/// Starts the loader in a directory of the host, with the descriptors from `base` on, and with the
+/// arguments and variables of the program.
 pub(super) fn start(
     files: &LoaderFiles<'_>,
     base: RawFd,

@@ -78,14 +78,9 @@ impl<'a> Context<'a> {
                         }
                         at.dentry = child;
                     }
-                    Cached::Positive(child) => {
-                        let Some(entered) = Vfs::find_mounted(
-                            LocationRef {
-                                dentry: child,
-                                ..at
-                            },
-                            pin,
-                        ) else {
+                    Cached::Positive(dentry) => {
+                        let child = LocationRef { dentry, ..at };
+                        let Some(entered) = Vfs::find_mounted(child, pin) else {
                             return RcuWalk::Unknown;
                         };
                         at = entered;
