@@ -330,7 +330,7 @@ pub(crate) fn copy_range(slot: Slot, trap: &Trap) -> Answer {
         (true, true) => {}
         _ => return Answer::Failed(Errno::XDEV),
     }
-    if flags != 0 {
+    if flags as u32 != 0 {
         return Answer::Failed(Errno::INVAL);
     }
     let offset = |address: usize| match address {
@@ -339,7 +339,7 @@ pub(crate) fn copy_range(slot: Slot, trap: &Trap) -> Answer {
     };
     let copy = || {
         let (from, to) = (offset(input_at)?, offset(output_at)?);
-        let arguments = [input as u64, from, output as u64, to, count as u64];
+        let arguments = [input as i32 as u64, from, output as i32 as u64, to, count as u64];
         let done = slot.request(Call::CopyRange, &arguments, 0)?;
         for (address, before) in [(input_at, from), (output_at, to)] {
             if address != 0 {
@@ -377,7 +377,7 @@ pub(crate) fn ioctl(slot: Slot, trap: &Trap) -> Answer {
     }
     let control = || {
         slot.put(0, Buffer { address: argument, len_bytes: size })?;
-        let done = slot.request(Call::Control, &[fd as u64, u64::from(request)], size)?;
+        let done = slot.request(Call::Control, &[fd as i32 as u64, u64::from(request)], size)?;
         if reads {
             let output = slot.output();
             memory::write_from(output.as_ptr(), output.len().min(size), argument)?;

@@ -17,7 +17,7 @@ pub(crate) const fn is_lock_command(command: i32) -> bool {
 
 /// flock(2).
 pub(crate) fn flock(slot: Slot, trap: &Trap) -> Answer {
-    let [fd, operation, ..] = trap.arguments.map(|argument| argument as u64);
+    let [fd, operation, ..] = trap.arguments.map(|argument| argument as i32 as u64);
     let is_interrupted = || interruption(trap.mask).is_some();
     let done = slot.request_interruptible(Call::Flock, &[fd, operation], 0, is_interrupted);
     or_restart(trap, done)
@@ -44,7 +44,7 @@ fn try_lock(slot: Slot, trap: &Trap) -> Result<u64> {
     const F_OFD_GETLK: u64 = 36;
     let [fd, command, address, ..] = trap.arguments;
     slot.put(0, Buffer { address, len_bytes: LOCK_BYTES })?;
-    let arguments = [fd as u64, command as u64];
+    let arguments = [fd as i32 as u64, command as i32 as u64];
     let is_interrupted = || interruption(trap.mask).is_some();
     let done = slot.request_interruptible(Call::Lock, &arguments, LOCK_BYTES, is_interrupted)?;
     if matches!(command as u64, F_GETLK | F_OFD_GETLK) {

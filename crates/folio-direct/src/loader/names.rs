@@ -330,8 +330,8 @@ pub(crate) fn chdir(trap: &Trap, slot: Slot) -> Answer {
 
 /// fchdir(2).
 pub(crate) fn fchdir(trap: &Trap, slot: Slot) -> Answer {
-    let fd = trap.arguments[0];
-    let is_image = crate::descriptors::is_image(fd as i32);
+    let fd = trap.arguments[0] as i32;
+    let is_image = crate::descriptors::is_image(fd);
     let changed = if is_image {
         slot.request(Call::ChangeDirectoryTo, &[fd as u64], 0)
     } else {

@@ -255,6 +255,7 @@ fn set_names(slot: Slot, fd: i32) {
     let _ = host!(PRCTL, PR_SET_NAME, comm.as_ptr());
     let mut path = [0_u8; 4096];
     if is_image(fd) {
+        let _ = slot.request(Call::Execute, &[fd as u64], 0);
         if let Ok(found) = path_reply(slot, Call::PathOf, &[fd as u64]) {
             PROGRAM.set(found);
         }

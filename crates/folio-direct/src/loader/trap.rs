@@ -338,6 +338,8 @@ fn descriptors(trap: &Trap, slot: Slot, context: &mut Context) -> Answer {
 fn of_image(trap: &Trap, slot: Slot, fd: i32) -> Result<u64> {
     let a = trap.arguments;
     let word = |index: usize| a[index] as u64;
+    // Without what a caller leaves in the upper half.
+    let id = fd as u64;
     let one = || Buffers::One(Buffer { address: a[1], len_bytes: a[2].min(isize::MAX as usize) });
     let many = || Buffers::many(a[1], a[2]);
     let offset = |flags| Place::Offset { bytes: word(3), flags };
@@ -358,26 +360,26 @@ fn of_image(trap: &Trap, slot: Slot, fd: i32) -> Result<u64> {
         PREADV2 => files::read(slot, fd, many()?, offset(word(5))),
         PWRITEV2 => files::write(slot, fd, many()?, offset(word(5))),
         FSTAT => attributes::fstat(slot, fd, a[1]),
-        LSEEK => request(Call::Seek, &[word(0), word(1), word(2)]),
-        FSYNC => request(Call::Sync, &[word(0)]),
-        FDATASYNC | SYNC_FILE_RANGE => request(Call::SyncData, &[word(0)]),
-        SYNCFS => request(Call::SyncFileSystem, &[word(0)]),
-        FTRUNCATE => request(Call::Ftruncate, &[word(0), word(1)]),
-        FALLOCATE => request(Call::Allocate, &[word(0), word(1), word(2), word(3)]),
+        LSEEK => request(Call::Seek, &[id, word(1), word(2)]),
+        FSYNC => request(Call::Sync, &[id]),
+        FDATASYNC | SYNC_FILE_RANGE => request(Call::SyncData, &[id]),
+        SYNCFS => request(Call::SyncFileSystem, &[id]),
+        FTRUNCATE => request(Call::Ftruncate, &[id, word(1)]),
+        FALLOCATE => request(Call::Allocate, &[id, word(1), word(2), word(3)]),
         GETDENTS64 => files::list(slot, fd, a[1], a[2] as u32 as usize),
-        FADVISE64 => request(Call::Advise, &[word(0), word(1), word(2), word(3)]),
-        READAHEAD => request(Call::Advise, &[word(0), word(1), word(2), 3]),
+        FADVISE64 => request(Call::Advise, &[id, word(1), word(2), word(3)]),
+        READAHEAD => request(Call::Advise, &[id, word(1), word(2), 3]),
         FSTATFS => {
-            request(Call::FstatFileSystem, &[word(0)])?;
+            request(Call::FstatFileSystem, &[id])?;
             attributes::put_output(slot, a[1])
         }
         FCHMOD => {
             let end = slot.put_text(0, b"");
-            slot.request(Call::ChangeMode, &[word(0), word(1), AT_EMPTY_PATH], end)
+            slot.request(Call::ChangeMode, &[id, word(1), AT_EMPTY_PATH], end)
         }
         FCHOWN => {
             let end = slot.put_text(0, b"");
-            slot.request(Call::ChangeOwner, &[word(0), word(1), word(2), AT_EMPTY_PATH], end)
+            slot.request(Call::ChangeOwner, &[id, word(1), word(2), AT_EMPTY_PATH], end)
         }
         FSETXATTR => attributes::fxattr(trap, slot, Xattr::Set),
         FGETXATTR => attributes::fxattr(trap, slot, Xattr::Get),

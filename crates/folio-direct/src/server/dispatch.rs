@@ -56,15 +56,19 @@ fn errno(errno: Errno) -> i64 {
 fn route(client: &Client, request: &Request<'_>, output: &mut Vec<u8>) -> Result<i64> {
     use Call::{
         Access, Advise, Allocate, ChangeDirectory, ChangeDirectoryTo, ChangeMode, ChangeOwner,
-        Close, Control, CopyRange, Duplicate, Exit, Flock, Forget, FstatFileSystem, Ftruncate,
+        Close, Control, CopyRange, Duplicate, Execute, Exit, Flock, Forget, FstatFileSystem, Ftruncate,
         GetAttribute, GetFlags, Link, ListAttributes, ListDirectory, Lock, MakeDirectory, MakeLink,
         MakeNode, Open, PathOf, Prepare, Read, ReadAt, ReadLink, RemoveAttribute, Rename, Reopen,
-        Seek, SetAttribute, SetCredentials, SetFlags, SetTimes, Stat, StatFileSystem, Sync,
+        Seek, SetAttribute, SetCredentials, SetFlags, SetTimes, SocketFolder, Stat, StatFileSystem, Sync,
         SyncAll, SyncData, SyncFileSystem, Truncate, Umask, Unlink, WorkingDirectory, Write,
         WriteAt,
     };
+    let files = &client.registration.registry().executed;
+    files.check(&client.process(), request)?;
     match request.call {
-        Prepare | Forget | Exit | SetCredentials | Umask => processes::serve(client, request),
+        Prepare | Forget | Exit | Execute | SocketFolder | SetCredentials | Umask => {
+            processes::serve(client, request, output)
+        }
         Flock | Lock => locks::serve(client, request, output),
         Open | Reopen | Close | Duplicate | GetFlags | SetFlags | Read | ReadAt | Write
         | WriteAt | Seek | CopyRange | ListDirectory | Ftruncate | Truncate | Allocate | Sync

@@ -11,7 +11,8 @@
 //!   dispatch.rs  a request by its number
 //!      |-- processes.rs files.rs names.rs attributes.rs xattrs.rs locks.rs     its calls
 //!      v            request.rs arguments   encode.rs structures
-//!   folio::Process  one for each client (client.rs)
+//!   folio::Process  one for each client (client.rs)    executed.rs sockets.rs  what a process
+//!                                                     needs besides
 //!
 //!   arena.rs sys.rs   shared memory, system calls: the only unsafe code
 //! ```
@@ -31,6 +32,7 @@ mod client;
 mod dispatch;
 mod door;
 mod encode;
+mod executed;
 mod files;
 mod locks;
 mod names;
@@ -40,6 +42,7 @@ mod program;
 mod registry;
 mod request;
 mod session;
+mod sockets;
 mod start;
 #[expect(unsafe_code, reason = "system calls that no crate wraps safely")]
 mod sys;

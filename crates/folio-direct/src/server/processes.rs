@@ -1,15 +1,19 @@
 //! Calls on the process itself: copies for new processes, credentials, umask.
 
 use super::client::Client;
-use super::registry::Purpose;
+use super::registry::{ProcessState, Purpose};
 use super::request::Request;
 use crate::shared::calls::{Call, FOR_CHILD, FOR_PROGRAM};
 use folio::base::{Errno, Error, Result};
 use folio::syscall::Credentials;
-use std::sync::{Arc, RwLock};
+use std::os::unix::ffi::OsStrExt;
 
 /// Makes a call on the process.
-pub(super) fn serve(client: &Client, request: &Request<'_>) -> Result<i64> {
+pub(super) fn serve(
+    client: &Client,
+    request: &Request<'_>,
+    output: &mut Vec<u8>,
+) -> Result<i64> {
     match request.call {
         Call::Prepare => prepare(client, request),
         Call::Forget => {
@@ -23,6 +27,20 @@ pub(super) fn serve(client: &Client, request: &Request<'_>) -> Result<i64> {
                 let empty = process.kernel().process(process.credentials().clone());
                 drop(std::mem::replace(process, empty));
             });
+            client.share().set_executed(None);
+            Ok(0)
+        }
+        Call::Execute => {
+            let files = &client.registration.registry().executed;
+            let executed = files.execute(&client.process(), request.fd(0)?)?;
+            client.share().set_executed(Some(executed));
+            Ok(0)
+        }
+        Call::SocketFolder => {
+            let folder = client.registration.registry().sockets.path();
+            let folder = folder.map_err(|error| Error::io("folder of sockets", error))?;
+            output.extend_from_slice(folder.as_os_str().as_bytes());
+            output.push(0);
             Ok(0)
         }
         Call::SetCredentials => {
@@ -42,7 +60,8 @@ fn prepare(client: &Client, request: &Request<'_>) -> Result<i64> {
     let (process, purpose) = match request.arguments[0] {
         FOR_CHILD => {
             let child = client.process().fork()?;
-            (Arc::new(RwLock::new(child)), Purpose::Child)
+            let executed = client.share().executed();
+            (ProcessState::new(child, executed), Purpose::Child)
         }
         FOR_PROGRAM => (client.share(), Purpose::Program),
         _ => return Err(Errno::INVAL.into()),

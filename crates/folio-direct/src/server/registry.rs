@@ -1,5 +1,7 @@
 //! The processes of one server, and the states of those that are about to start.
 
+use super::executed::{Executed, ExecutedFiles};
+use super::sockets::SocketFolder;
 use crate::shared::layout::SLOTS_MAX;
 use folio::Process;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -21,7 +23,36 @@ const SLOTS_TOTAL_MAX: usize = 16384;
 const ATTACH_TIME: Duration = Duration::from_secs(30);
 
 /// The state of a process, which execve(2) hands on.
-pub(super) type SharedProcess = Arc<RwLock<Process>>;
+pub(super) struct ProcessState {
+    pub(super) process: RwLock<Process>,
+    /// The file of the image that its program is; a child executes it too.
+    executed: Mutex<Option<Arc<Executed>>>,
+}
+
+impl ProcessState {
+    pub(super) fn new(process: Process, executed: Option<Arc<Executed>>) -> Arc<Self> {
+        Arc::new(Self {
+            process: RwLock::new(process),
+            executed: Mutex::new(executed),
+        })
+    }
+
+    /// Changes the file that the program is.
+    pub(super) fn set_executed(&self, executed: Option<Executed>) {
+        let mut place = self.executed.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *place, executed.map(Arc::new));
+        drop(place);
+        drop(before);
+    }
+
+    /// Returns the file that the program is.
+    pub(super) fn executed(&self) -> Option<Arc<Executed>> {
+        self.executed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// A state that two programs share during execve(2).
+pub(super) type SharedProcess = Arc<ProcessState>;
 
 /// The state of a process that is about to start.
 struct Prepared {
@@ -61,6 +92,8 @@ pub(super) struct Registry {
     /// Slots that all processes have taken.
     slots: AtomicUsize,
     ended: Condvar,
+    pub(super) executed: Arc<ExecutedFiles>,
+    pub(super) sockets: SocketFolder,
 }
 
 impl Registry {
@@ -130,6 +163,9 @@ impl Registry {
             number,
             slots: AtomicUsize::new(0),
         };
+        if prepared.purpose == Purpose::Program {
+            prepared.process.set_executed(None);
+        }
         Some((registration, prepared.process))
     }
 

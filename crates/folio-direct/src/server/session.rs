@@ -2,7 +2,7 @@
 
 use super::door;
 use super::options::{Failure, Options};
-use super::registry::{Purpose, Registry};
+use super::registry::{ProcessState, Purpose, Registry};
 use super::start::First;
 use super::view::View;
 use folio::Kernel;
@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Child;
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ impl Session {
             .fork()
             .map_err(|error| Failure::new(error.to_string()))?;
         let token = registry
-            .prepare(SERVER, Arc::new(RwLock::new(process)), Purpose::Child)
+            .prepare(SERVER, ProcessState::new(process, None), Purpose::Child)
             .map_err(cannot)?;
         let flags = SocketFlags::CLOEXEC;
         let (door, outside) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
@@ -95,6 +95,7 @@ impl Session {
         // It does not panic.
         let _ = self.thread.join();
         self.registry.clear();
+        self.registry.sockets.remove();
         self.view.leave_host(&self.kernel);
         let by_signal = || 128 + status.signal().unwrap_or_default();
         Ok(status.code().unwrap_or_else(by_signal) as u8)

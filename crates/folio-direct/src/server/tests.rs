@@ -2,7 +2,7 @@
 
 use super::arena::Arena;
 use super::door;
-use super::registry::{Purpose, Registry};
+use super::registry::{ProcessState, Purpose, Registry};
 use crate::shared::calls::{AT_FDCWD, Call, ELSEWHERE, FOR_CHILD, FOR_PROGRAM};
 use crate::shared::layout::{ARENA_BYTES, Attach, DATA_BYTES, SLOTS_MAX, VERSION};
 use folio::base::Errno;
@@ -18,7 +18,7 @@ use rustix::net::{
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 const CWD: u64 = AT_FDCWD as i64 as u64;
@@ -58,7 +58,7 @@ impl Server {
 
     fn first(&self) -> Client {
         let process = self.kernel.process(Credentials::root());
-        let process = Arc::new(RwLock::new(process));
+        let process = ProcessState::new(process, None);
         let token = self.registry.prepare(0, process, Purpose::Child).unwrap();
         self.attach(token.unwrap())
     }

@@ -48,6 +48,11 @@ calls! {
     Forget,
     /// exit_group(2): closes all descriptors and releases all locks, before the host sees the end.
     Exit,
+    /// The program is the file of `fd`, which cannot be written while it runs.
+    Execute,
+    /// Output: the path of a folder of the host for sockets whose names are in the image, each
+    /// named after its inode number in hexadecimal digits.
+    SocketFolder,
     /// The identity of the next calls: `user`, `group` (those of the file system), and 1 if all
     /// capabilities. Input: the supplementary groups, four bytes each.
     SetCredentials,
