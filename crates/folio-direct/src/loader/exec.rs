@@ -73,15 +73,22 @@ pub(crate) fn execute(
     let mut program_len = len;
     for level in 0..LEVELS_MAX {
         let mut start = [0; START_BYTES];
-        read_start(slot, program_len, &mut start)?;
+        let fd = read_start(slot, program_len, &mut start)?;
         if elf::is_program(&start) {
             let program = &slot.buffer(PROGRAM_TEXT)[..program_len];
-            let arguments = with_before(&before, arguments)?;
+            let arguments = match with_before(&before, arguments) {
+                Ok(arguments) => arguments,
+                Err(error) => {
+                    close(slot, fd);
+                    return Err(error);
+                }
+            };
             let texts = [arguments.address, environment];
-            let failed = start_loader(slot, [program, called_by], texts, mask);
+            let failed = start_loader(slot, fd, [program, called_by], texts, mask);
             arguments.unmap();
             return Err(failed);
         }
+        close(slot, fd);
         if !start.starts_with(b"#!") {
             return Err(Errno::NOEXEC);
         }
@@ -142,8 +149,8 @@ fn program_text(slot: Slot, path: PathAt) -> Result<usize> {
     Ok(end)
 }
 
-/// Reads the start of the program, if it is a file that may be executed.
-fn read_start(slot: Slot, len: usize, start: &mut [u8; START_BYTES]) -> Result<()> {
+/// Opens the program, if it is a file that may be executed, and reads its start.
+fn read_start(slot: Slot, len: usize, start: &mut [u8; START_BYTES]) -> Result<i32> {
     const X_OK: usize = 1;
     const REGULAR: u32 = 0o100_000;
     let text = slot.buffer(PROGRAM_TEXT);
@@ -163,8 +170,10 @@ fn read_start(slot: Slot, len: usize, start: &mut [u8; START_BYTES]) -> Result<(
     finish(&trap, names::simple(&trap, slot, path, Call::Access, &values))?;
     let fd = names::open_text(slot, &text[..len], O_CLOEXEC)?;
     let read = File { slot, fd }.read_at(start, 0);
-    close(slot, fd);
-    read
+    if read.is_err() {
+        close(slot, fd);
+    }
+    read.map(|()| fd)
 }
 
 /// Makes a call of the runtime's own that was found to be the host's.
@@ -261,10 +270,20 @@ fn with_before(before: &Before, arguments: usize) -> Result<Arguments> {
     Ok(Arguments { address, mapped_bytes })
 }
 
-/// Hands the process over to the loader. Returns only if that fails.
-fn start_loader(slot: Slot, paths: [&[u8]; 2], texts: [usize; 2], mask: u64) -> Errno {
+/// Hands the process over to the loader, for the program that is open as `fd`. Returns only if that
+/// fails.
+fn start_loader(
+    slot: Slot,
+    fd: i32,
+    paths: [&[u8]; 2],
+    texts: [usize; 2],
+    mask: u64,
+) -> Errno {
     let [arguments, environment] = texts;
-    let token = match slot.request(Call::Prepare, &[FOR_PROGRAM], 0) {
+    let executed = if is_image(fd) { fd } else { -1 };
+    let prepared = slot.request(Call::Prepare, &[FOR_PROGRAM, executed as u64], 0);
+    close(slot, fd);
+    let token = match prepared {
         Ok(token) => token,
         Err(error) => return error,
     };

@@ -10,7 +10,8 @@ use crate::paths::{self, LastLink, PathAt, Target};
 use crate::system::{
     AT_FDCWD, AT_SYMLINK_NOFOLLOW, BIND, CHROOT, CLONE3, CONNECT, Errno, FANOTIFY_MARK, FILE_GETATTR, FILE_SETATTR,
     GETDENTS, GETXATTRAT, INOTIFY_ADD_WATCH, IO_SETUP, IO_URING_SETUP, LISTXATTRAT,
-    NAME_TO_HANDLE_AT, PRCTL, REMOVEXATTRAT, Result, SECCOMP, SENDFILE, SETXATTRAT, VMSPLICE,
+    NAME_TO_HANDLE_AT, PRCTL, REMOVEXATTRAT, Result, SECCOMP, SENDFILE, SETXATTRAT, UNLINK,
+    VMSPLICE, host,
 };
 use crate::trap::{Answer, Trap};
 
@@ -109,6 +110,10 @@ fn socket_address(trap: &Trap, slot: Slot) -> Result<Answer> {
         Answer::Done(inode) if is_image => {
             let len = host_address(slot, inode)?;
             let address = slot.buffer(ADDRESS).as_ptr() as usize;
+            if is_bind {
+                // Of a name that was removed, whose inode number this one has now.
+                let _ = host!(UNLINK, address + FAMILY_BYTES);
+            }
             let mut arguments = trap.arguments;
             [arguments[1], arguments[2]] = [address, len];
             Ok(Answer::PassWith(arguments))

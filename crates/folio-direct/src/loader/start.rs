@@ -142,7 +142,7 @@ fn prepare(vectors: Vectors, texts: [usize; 2]) -> Result<usize> {
     if !has_filter {
         filter::install()?;
     }
-    match load(slot, vectors) {
+    match load(slot, vectors, !has_filter) {
         // The first program may be a script: its interpreter takes over.
         Err(Errno::NOEXEC) if !has_filter => {
             let address = PROGRAM.get().as_ptr() as usize;
@@ -210,10 +210,13 @@ fn close_dead_descriptors(slot: Slot) {
 }
 
 /// Maps the program and its interpreter, and corrects the auxiliary vector; returns the entry.
-fn load(slot: Slot, vectors: Vectors) -> Result<usize> {
+fn load(slot: Slot, vectors: Vectors, is_first: bool) -> Result<usize> {
     let fd = open_program(slot)?;
     let file = File { slot, fd };
     let program = Program::read(file)?;
+    if is_first && is_image(fd) {
+        let _ = slot.request(Call::Execute, &[fd as u64], 0);
+    }
     let mut interpreter = [0; 4096];
     let len = program.interpreter(file, &mut interpreter)?;
     let loaded = program.load(file)?;
@@ -255,7 +258,6 @@ fn set_names(slot: Slot, fd: i32) {
     let _ = host!(PRCTL, PR_SET_NAME, comm.as_ptr());
     let mut path = [0_u8; 4096];
     if is_image(fd) {
-        let _ = slot.request(Call::Execute, &[fd as u64], 0);
         if let Ok(found) = path_reply(slot, Call::PathOf, &[fd as u64]) {
             PROGRAM.set(found);
         }

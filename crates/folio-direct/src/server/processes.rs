@@ -57,20 +57,27 @@ pub(super) fn serve(
 }
 
 fn prepare(client: &Client, request: &Request<'_>) -> Result<i64> {
-    let (process, purpose) = match request.arguments[0] {
+    let files = &client.registration.registry().executed;
+    let (process, purpose, executed) = match request.arguments[0] {
         FOR_CHILD => {
             let child = client.process().fork()?;
             let executed = client.share().executed();
-            (ProcessState::new(child, executed), Purpose::Child)
+            (ProcessState::new(child, executed), Purpose::Child, None)
         }
-        FOR_PROGRAM => (client.share(), Purpose::Program),
+        FOR_PROGRAM => {
+            let executed = match request.int(1) {
+                -1 => None,
+                _ => Some(files.execute(&client.process(), request.fd(1)?)?),
+            };
+            (client.share(), Purpose::Program, executed)
+        }
         _ => return Err(Errno::INVAL.into()),
     };
     let creator = client.registration.number();
     let token = client
         .registration
         .registry()
-        .prepare(creator, process, purpose);
+        .prepare(creator, process, purpose, executed);
     let token = token.map_err(|error| Error::io("random bytes", error))?;
     Ok(token.ok_or(Errno::AGAIN)? as i64)
 }

@@ -60,6 +60,8 @@ struct Prepared {
     /// The number of the process that prepared it.
     creator: u64,
     purpose: Purpose,
+    /// The file of the image that the next program is.
+    executed: Option<Executed>,
     /// Set when the creator ends.
     expires: Option<Instant>,
     /// The process that has executed the next program, if this is for one.
@@ -108,6 +110,7 @@ impl Registry {
         creator: u64,
         process: SharedProcess,
         purpose: Purpose,
+        executed: Option<Executed>,
     ) -> io::Result<Option<u64>> {
         let mut bytes = [0; 8];
         getrandom(&mut bytes, GetRandomFlags::empty())?;
@@ -122,6 +125,7 @@ impl Registry {
         let prepared = Prepared {
             process,
             purpose,
+            executed,
             creator,
             expires: None,
             same: None,
@@ -164,7 +168,7 @@ impl Registry {
             slots: AtomicUsize::new(0),
         };
         if prepared.purpose == Purpose::Program {
-            prepared.process.set_executed(None);
+            prepared.process.set_executed(prepared.executed);
         }
         Some((registration, prepared.process))
     }

@@ -41,14 +41,14 @@ macro_rules! calls {
 }
 
 calls! {
-    /// The state of this process for one that it is about to start: `what` is [`FOR_CHILD`] or
-    /// [`FOR_PROGRAM`]. The result is a token, which the new process attaches with.
+    /// The state of this process for one that it is about to start: `what, fd`, where `what` is
+    /// [`FOR_CHILD`] or [`FOR_PROGRAM`], and `fd` the program, -1 for one of the host. The result is a token, which the new process attaches with.
     Prepare,
     /// Drops the state of a token: the process was not started.
     Forget,
     /// exit_group(2): closes all descriptors and releases all locks, before the host sees the end.
     Exit,
-    /// The program is the file of `fd`, which cannot be written while it runs.
+    /// The first program is the file of `fd`: it cannot be written while it runs.
     Execute,
     /// Output: the path of a folder of the host for sockets whose names are in the image, each
     /// named after its inode number in hexadecimal digits.
