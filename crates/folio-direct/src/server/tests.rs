@@ -156,7 +156,8 @@ impl Client {
     }
 
     fn token(&self, what: u64) -> u64 {
-        let (token, _) = self.call(Call::Prepare, &[what], &[]);
+        // No file of the image is executed.
+        let (token, _) = self.call(Call::Prepare, &[what, u64::MAX], &[]);
         assert!(token >= 0);
         token as u64
     }
