@@ -59,7 +59,10 @@ impl Server {
     fn first(&self) -> Client {
         let process = self.kernel.process(Credentials::root());
         let process = ProcessState::new(process, None);
-        let token = self.registry.prepare(0, process, Purpose::Child, None).unwrap();
+        let token = self
+            .registry
+            .prepare(0, process, Purpose::Child, None)
+            .unwrap();
         self.attach(token.unwrap())
     }
 
