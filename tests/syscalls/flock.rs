@@ -57,6 +57,23 @@ fn lock_ends_with_the_last_descriptor() {
 }
 
 #[test]
+fn lock_ends_with_the_last_process_that_has_the_file() {
+    let (_kernel, p) = world();
+    touch(&p, "/f", 0o644);
+    let fd = p.open("/f", READ, 0).unwrap();
+    let child = p.fork().unwrap();
+    // Closed before the other process locks the file.
+    child.close(fd).unwrap();
+    p.flock(fd, EXCLUSIVE).unwrap();
+    let grandchild = p.fork().unwrap();
+    p.close(fd).unwrap();
+    let other = p.open("/f", READ, 0).unwrap();
+    fails! { p.flock(other, SHARED) => AGAIN }
+    grandchild.close(fd).unwrap();
+    p.flock(other, EXCLUSIVE).unwrap();
+}
+
+#[test]
 fn waiting_lock_is_granted_after_release() {
     let (_kernel, p) = world();
     touch(&p, "/f", 0o644);

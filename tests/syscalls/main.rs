@@ -11,9 +11,12 @@ mod flock;
     reason = "the same tests on another file system"
 )]
 mod gpufs;
+mod host_names;
 mod journal;
 mod mount_options;
 mod paths;
+mod processes;
+mod record_locks;
 mod speed;
 mod stress;
 #[path = "../support/mod.rs"]

@@ -44,6 +44,8 @@ pub(crate) struct Image {
     new_erofs: Option<Arc<NewErofs>>,
     process: Process,
     kernel: Arc<Kernel>,
+    /// The directory that the file system is mounted on.
+    target: PathBuf,
     /// The counters of the page cache are added here at close.
     counters: Arc<Mutex<Counters>>,
 }
@@ -199,7 +201,8 @@ impl Image {
             .map_err(|error| Failure::usage(format!("-o {}", explain(&error))))?;
         // `-o rw` does not make a read-only command writable.
         options.read_only |= access == Access::Read;
-        let mut image = Self::mount_selected(session, place, disk, window, &options)?;
+        let root = Path::new("/");
+        let mut image = Self::mount_selected(session, place, disk, window, &options, root)?;
         image.is_new = access == Access::Fill;
         Ok(image)
     }
@@ -221,8 +224,19 @@ impl Image {
         disk: Arc<dyn Device>,
         options: &MountOptions,
     ) -> Outcome<Self> {
+        Self::mount_on(session, place, disk, options, Path::new("/"))
+    }
+
+    /// Mounts the file system on an open disk, over the new directory `target` of the kernel.
+    pub(crate) fn mount_on(
+        session: &Session,
+        place: &ImagePath,
+        disk: Arc<dyn Device>,
+        options: &MountOptions,
+        target: &Path,
+    ) -> Outcome<Self> {
         let window = select(place, &disk)?;
-        Self::mount_selected(session, place, disk, window, options)
+        Self::mount_selected(session, place, disk, window, options, target)
     }
 
     fn mount_selected(
@@ -231,6 +245,7 @@ impl Image {
         disk: Arc<dyn Device>,
         device: Arc<dyn Device>,
         options: &MountOptions,
+        target: &Path,
     ) -> Outcome<Self> {
         let kernel = Kernel::new(KernelOptions {
             cache_bytes: session.cache_bytes,
@@ -246,7 +261,8 @@ impl Image {
             file_system_bytes = device.len_bytes(),
             "device opened"
         );
-        let mounted = kernel.mount_image(device, "/", options);
+        let mounted = create_folders(&kernel, target)
+            .and_then(|()| kernel.mount_image(device, target, options));
         mounted.map_err(|error| mount_failure(error.at(name.clone())))?;
         let process = kernel.process(Credentials::root());
         Ok(Self {
@@ -257,6 +273,7 @@ impl Image {
             new_erofs: None,
             process,
             kernel,
+            target: target.to_owned(),
             counters: session.counters.clone(),
         })
     }
@@ -286,6 +303,7 @@ impl Image {
             new_erofs: Some(new),
             process: kernel.process(Credentials::root()),
             kernel,
+            target: PathBuf::from("/"),
             counters: session.counters.clone(),
         })
     }
@@ -428,7 +446,8 @@ impl Image {
     /// Closes the image as [`Image::close`] does, and releases its memory and its lock, for a
     /// command that goes on.
     pub(crate) fn release(self) -> Outcome {
-        self.end(|kernel| kernel.unmount("/"))?;
+        let target = self.target.clone();
+        self.end(|kernel| kernel.unmount(target))?;
         volumes::close_unused()
     }
 
@@ -462,6 +481,14 @@ impl Image {
         let ended = finished.and(unmounted);
         ended.map_err(|error| Failure::new(format!("{name}: {}", explain(&error))))
     }
+}
+
+/// Creates a folder and those above it in a new kernel.
+fn create_folders(kernel: &Arc<Kernel>, target: &Path) -> folio::Result<()> {
+    let process = kernel.process(Credentials::root());
+    let folders: Vec<_> = target.ancestors().collect();
+    let mut below_root = folders.into_iter().rev().skip(1);
+    below_root.try_for_each(|folder| process.mkdir(folder, 0o755))
 }
 
 /// Returns the failure of a mount: a usage error for a mount option, else an image that cannot be

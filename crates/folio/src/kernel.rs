@@ -15,7 +15,8 @@ use crate::fs::rofs;
 #[cfg(feature = "hostfs")]
 use crate::vfs::AccessTime;
 use crate::vfs::{
-    ChangeListener, Context, Credentials, FileSystem, LastLink, Location, MountOptions, Vfs,
+    ChangeListener, Context, Credentials, FileSystem, HostNames, LastLink, Location, MountOptions,
+    Vfs,
 };
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -367,6 +368,19 @@ impl Kernel {
             .find(target)
             .and_then(|found| self.vfs.mount(file_system, found, options.clone()));
         mounted.map_err(|error| place(error, target))
+    }
+
+    /// Gives names of the file system mounted at `target` to the host, at most once: a path to one
+    /// fails with [`Detail::Elsewhere`](crate::Detail::Elsewhere). Later mounts need other targets.
+    ///
+    /// # Errors
+    ///
+    /// Those of a path walk, EBUSY if names were given before.
+    pub fn set_host_names(&self, target: impl AsRef<Path>, names: HostNames) -> Result<()> {
+        let target = target.as_ref();
+        self.find(target)
+            .and_then(|found| found.mount.set_host_names(names))
+            .map_err(|error| place(error, target))
     }
 
     /// Returns the mount options of images and host directories, without their values: for lists,

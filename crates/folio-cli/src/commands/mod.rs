@@ -22,6 +22,7 @@ mod ctl;
 mod debug;
 mod df;
 mod diff;
+mod direct;
 mod disk;
 mod doctor;
 mod du;

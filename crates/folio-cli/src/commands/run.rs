@@ -1,5 +1,7 @@
-//! `folio run`: runs a command with an image as its root, in namespaces of its own.
+//! `folio run`: runs a command with an image as its root, in namespaces of its own, or directly on
+//! the library.
 
+use super::direct;
 use crate::control::{ControlServer, MountedDisk, obey_while};
 use crate::exit::{Exit, Failure, Outcome, explain};
 use crate::image::{Access, Image, open_device, open_live};
@@ -10,6 +12,7 @@ use clap::{Args, ValueEnum};
 use folio::block::tools::{AfterCommit, CommitOptions, OverlayOptions};
 use folio::block::{self, BackingPolicy, Device, LiveImage};
 use folio::vfs::MountOptions;
+use folio_direct::View;
 use folio_fuse::{AllowedUsers, DeviceSession, SessionOptions};
 use folio_run::{Bind, Container, Network, Options, Root};
 use std::ffi::{OsStr, OsString};
@@ -29,6 +32,7 @@ Examples:
   folio run --user www-data --env DEBUG=1 --network none disk.img -- /usr/bin/app
   folio run --control /tmp/d.ctl disk.qcow2              folio ctl /tmp/d.ctl fork NEW copies it meanwhile
   folio run --at /mnt disk.img -- tar -C /mnt -cf out.tar .   the host's tree, the image at /mnt
+  folio run --direct disk.img -- make -C /src            without FUSE and namespaces: in any container
 
 The command sees the image as /, with new /proc, /dev and /tmp, and /sys and the host's /etc/resolv.conf read-only. It
 runs in namespaces of its own: it sees no other processes, and its mounts are in no table of the host. When the
@@ -67,6 +71,10 @@ pub(crate) struct Run {
     /// are not limited then
     #[arg(long, value_name = "DIRECTORY", conflicts_with_all = ["bind", "user"])]
     at: Option<PathBuf>,
+    /// Answer the command's system calls in this process, without FUSE, namespaces or root. This is
+    /// not a sandbox: the command has the user's rights, and sees the host's processes and network
+    #[arg(long, conflicts_with_all = ["bind", "user", "hostname", "network", "allow_namespaces", "control"])]
+    direct: bool,
     /// Show a file or directory of the host inside
     #[arg(long, value_name = "HOST:INSIDE[:ro]", value_parser = clap::builder::OsStringValueParser::new())]
     bind: Vec<OsString>,
@@ -129,6 +137,9 @@ fn try_run(run: &Run, session: &Session) -> Outcome<u8> {
         return Err(Failure::usage(text));
     }
     let (fuse, inside) = mount_options(run, session, &place)?;
+    if run.direct {
+        return run_directly(run, session, &place, &inside);
+    }
     let options = options(run, &fuse)?;
     folio_run::execute_read_only().map_err(failure)?;
     // First: the process must have one thread.
@@ -152,6 +163,58 @@ fn try_run(run: &Run, session: &Session) -> Outcome<u8> {
                 .map_err(failure)
         })
     });
+    close(run, session, image, overlay, ran)
+}
+
+/// Runs the command with its system calls answered by this process.
+fn run_directly(
+    run: &Run,
+    session: &Session,
+    place: &ImagePath,
+    inside: &MountOptions,
+) -> Outcome<u8> {
+    let view = match &run.at {
+        None => View::Root,
+        Some(at) => View::At(host_folder(at)?),
+    };
+    let overlay = Overlay::new(run, place)?;
+    let (device, _) = open(run, place, overlay.as_ref())?;
+    let image = Image::mount_on(session, place, device, inside, view.target())?;
+    let mut command = run.command.clone();
+    if command.is_empty() {
+        command.push(std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into()));
+    }
+    let options = folio_direct::Options {
+        command,
+        environment: variables(&run.env)?,
+        view,
+        working_directory: run.workdir.clone(),
+    };
+    let ran = direct::serve(&image, &options);
+    close(run, session, image, overlay, ran)
+}
+
+/// Returns the path without links of a folder at which the command sees the image.
+fn host_folder(at: &Path) -> Outcome<PathBuf> {
+    let folder = at.canonicalize().map_err(|error| cannot(at, &error))?;
+    if !folder.is_dir() {
+        return Err(cannot(at, &std::io::ErrorKind::NotADirectory.into()));
+    }
+    if folder.parent().is_none() {
+        let text = "invalid --at /: without --at the command sees the image as /";
+        return Err(Failure::usage(text.to_owned()));
+    }
+    Ok(folder)
+}
+
+/// Closes the image after the command, and keeps or drops its changes.
+fn close(
+    run: &Run,
+    session: &Session,
+    image: Image,
+    overlay: Option<Overlay>,
+    ran: Outcome<u8>,
+) -> Outcome<u8> {
     match overlay {
         Some(overlay) if run.commit_on_success => {
             let closed = image.release();

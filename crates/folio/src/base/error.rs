@@ -79,6 +79,11 @@ pub enum Detail {
     LazyRefcountsNeedVersion3,
     /// A device failed a write for good: the page cache does not repeat it.
     WriteLost,
+    /// A path leads to a name that belongs to the host. Errno is EXDEV.
+    Elsewhere {
+        /// The absolute path at which the host continues, without the links that were followed.
+        path: Vec<u8>,
+    },
 }
 
 /// A failure: errno, operation, place and cause.

@@ -162,8 +162,26 @@ impl Process {
     /// EPERM unless the owner or privileged, EROFS, and those of path resolution: ENOENT, ENOTDIR,
     /// EACCES, ELOOP, ENAMETOOLONG, EBADF for `dir`.
     pub fn fchmodat(&self, dir: Fd, path: impl AsRef<Path>, mode: u16) -> Result<()> {
+        self.fchmodat2(dir, path, mode, AtFlags::empty())
+    }
+
+    /// Changes the permission bits (12 bits) of a file, relative to `dir`. Flags:
+    /// `SYMLINK_NOFOLLOW`, `EMPTY_PATH`. Linux: fchmodat2(2).
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Process::fchmodat`], EOPNOTSUPP for a symbolic link, EINVAL for unknown
+    /// flags.
+    pub fn fchmodat2(
+        &self,
+        dir: Fd,
+        path: impl AsRef<Path>,
+        mode: u16,
+        flags: AtFlags,
+    ) -> Result<()> {
         self.with_path(path.as_ref(), |path| {
-            let location = self.resolve_at(dir, path, LastLink::Follow, AtFlags::empty())?;
+            check_flags(flags, AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH)?;
+            let location = self.resolve_at(dir, path, last_link(flags), flags)?;
             self.context().chmod(&location, mode)
         })
     }

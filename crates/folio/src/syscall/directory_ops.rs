@@ -1,7 +1,7 @@
 //! Calls that create, move, remove and read names.
 
 use super::AtFlags;
-use super::process::{AT_FDCWD, Fd, Process, check_flags};
+use super::process::{AT_FDCWD, Fd, Process, check_flags, last_link};
 use crate::base::{DeviceNumber, Errno, Result};
 use crate::vfs::{FileType, LastLink, RenameFlags};
 use std::os::unix::ffi::OsStrExt;
@@ -247,8 +247,31 @@ impl Process {
     /// EACCES if the access is denied, EROFS for a write to a read-only mount, EINVAL for an
     /// invalid mode, and those of path resolution: ENOENT, ENOTDIR, EACCES, ELOOP, ENAMETOOLONG.
     pub fn access(&self, path: impl AsRef<Path>, mode: u16) -> Result<()> {
+        self.faccessat2(AT_FDCWD, path, mode, AtFlags::empty())
+    }
+
+    /// Checks whether the process may access a file, relative to `dir`. Flags: `SYMLINK_NOFOLLOW`,
+    /// `EMPTY_PATH`, and `EACCESS`, which changes nothing: a process has one user. Linux:
+    /// faccessat2(2).
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Process::access`], EINVAL for unknown flags, EBADF for `dir`.
+    pub fn faccessat2(
+        &self,
+        dir: Fd,
+        path: impl AsRef<Path>,
+        mode: u16,
+        flags: AtFlags,
+    ) -> Result<()> {
         self.with_path(path.as_ref(), |path| {
-            self.context().access(&self.start(), path, mode)
+            let known = AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH | AtFlags::EACCESS;
+            check_flags(flags, known)?;
+            if mode > 7 {
+                return Err(Errno::INVAL.into());
+            }
+            let location = self.resolve_at(dir, path, last_link(flags), flags)?;
+            self.context().access(&location, mode)
         })
     }
 }

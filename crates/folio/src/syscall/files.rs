@@ -1,14 +1,15 @@
-//! Calls on open files: open, read, write, seek, list, copy, sync, lock.
+//! Calls on open files: open, read, write, seek, list, copy, sync.
 
 use super::process::{AT_FDCWD, Fd, Process};
-use super::{Borrowed, FlockOperation, OpenFlags, ReadAt, Whence};
+use super::{Borrowed, OpenFlags, ReadAt, Whence};
 use crate::base::{Errno, Result, rcu};
 use crate::vfs::{
-    self, CopySide, DirectoryEntry, FallocateMode, FileExtent, FileType, HeldFile, Seek, SeekKind,
-    Start,
+    self, CopySide, DirectoryEntry, FallocateMode, FileExtent, FileType, HeldFile, OpenFile, Seek,
+    SeekKind, Start,
 };
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
+use std::sync::Arc;
 
 /// One directory entry, as getdents64(2) returns it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,19 +50,77 @@ impl Process {
         flags: OpenFlags,
         mode: u16,
     ) -> Result<Fd> {
-        self.with_path(path.as_ref(), |path| {
+        self.install(self.open_relative(dir, path.as_ref(), flags, mode)?)
+    }
+
+    /// Opens a file by path, relative to `dir`, under the descriptor `fd`, whose file is closed if
+    /// it is open: openat(2) and dup2(2) in one.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Process::openat`], and EBADF for a number that no descriptor has.
+    pub fn openat_as(
+        &self,
+        dir: Fd,
+        path: impl AsRef<Path>,
+        flags: OpenFlags,
+        mode: u16,
+        fd: Fd,
+    ) -> Result<()> {
+        let file = self.open_relative(dir, path.as_ref(), flags, mode)?;
+        self.install_at(fd, Arc::new(file))
+    }
+
+    /// Opens the file of a descriptor again, under the descriptor `new`, whose file is closed if it
+    /// is open: a new open file, with a position of its own. Linux: open(2) of `/proc/self/fd/N`.
+    ///
+    /// # Errors
+    ///
+    /// EBADF if `fd` is not open or no descriptor has the number `new`, else those of
+    /// [`Process::openat`] for the file.
+    pub fn reopen_as(&self, fd: Fd, flags: OpenFlags, new: Fd) -> Result<()> {
+        let location = self.file(fd)?.location().clone();
+        let file = self
+            .context()
+            .open_at(location, flags - OpenFlags::NOFOLLOW)?;
+        self.install_at(new, Arc::new(file))
+    }
+
+    fn open_relative(&self, dir: Fd, path: &Path, flags: OpenFlags, mode: u16) -> Result<OpenFile> {
+        self.with_path(path, |path| {
             let found = self.with_rcu_walk(dir, path, flags.last_link(), |found| {
                 flags
                     .opens_existing(found.dentry.value().file_type(), path)
                     .then(|| found.to_location())
             });
             let context = self.context();
-            self.install(match found {
-                Some(Ok(Some(location))) => context.open_at(location, flags)?,
-                Some(Err(error)) if !flags.may_create() => return Err(error),
-                _ => context.open(&self.start_at(dir, path)?, path, flags, mode)?,
-            })
+            match found {
+                Some(Ok(Some(location))) => context.open_at(location, flags),
+                Some(Err(error)) if !flags.may_create() => Err(error),
+                _ => context.open(&self.start_at(dir, path)?, path, flags, mode),
+            }
         })
+    }
+
+    /// Returns the access mode and the flags of an open file, without those that only open(2) uses.
+    /// Linux: fcntl(2) with F_GETFL.
+    ///
+    /// # Errors
+    ///
+    /// EBADF if `fd` is not open.
+    pub fn fcntl_getfl(&self, fd: Fd) -> Result<OpenFlags> {
+        Ok(self.file(fd)?.flags() - OpenFlags::OF_OPEN)
+    }
+
+    /// Sets or clears `APPEND`, `NOATIME`, `NONBLOCK` and `DIRECT` of an open file, for all its
+    /// descriptors; ignores the other flags. Linux: fcntl(2) with F_SETFL.
+    ///
+    /// # Errors
+    ///
+    /// EBADF if `fd` is not open or is an `O_PATH` descriptor, EPERM for `NOATIME` of another
+    /// owner's file, and without `APPEND` for one that can only be appended to.
+    pub fn fcntl_setfl(&self, fd: Fd, flags: OpenFlags) -> Result<()> {
+        self.file(fd)?.set_flags(self.credentials(), flags)
     }
 
     /// Reads at the file position into `buf`, and advances the position; returns the number of
@@ -198,6 +257,16 @@ impl Process {
             .write(self.credentials(), Start::Offset(offset), &bytes.into())
     }
 
+    /// Writes at the end of the file, whatever the flags; keeps the file position. Returns the
+    /// number of bytes written. Linux: pwritev2(2) with `RWF_APPEND`.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Process::write`].
+    pub fn append(&self, fd: Fd, bytes: &[u8]) -> Result<usize> {
+        self.file(fd)?.append(self.credentials(), &bytes.into())
+    }
+
     /// Moves the file position; returns the new position in bytes. Linux: lseek(2).
     ///
     /// # Errors
@@ -274,17 +343,6 @@ impl Process {
         sink: &mut dyn FnMut(&DirectoryEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
         self.file(fd)?.read_directory(sink)
-    }
-
-    /// Takes, converts or releases an advisory lock on an open file. Waits for conflicting locks of
-    /// other open files, unless `NB` is set. Linux: flock(2).
-    ///
-    /// # Errors
-    ///
-    /// EBADF if `fd` is not open, EINVAL unless exactly one of `SH`, `EX` and `UN` is set, EAGAIN
-    /// with `NB` if another open file has a conflicting lock.
-    pub fn flock(&self, fd: Fd, operation: FlockOperation) -> Result<()> {
-        self.file(fd)?.flock(self.flocks(), operation)
     }
 
     /// Sets the size of an open file in bytes: truncates it, or extends it with a hole. Linux:

@@ -10,6 +10,8 @@ bitflags! {
         const SYMLINK_NOFOLLOW = 0x100;
         /// unlinkat: remove a directory.
         const REMOVEDIR = 0x200;
+        /// faccessat: check by the effective ids.
+        const EACCESS = 0x200;
         /// linkat: follow a symbolic link in the last component.
         const SYMLINK_FOLLOW = 0x400;
         /// Act on the descriptor itself when the path is empty.

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   Process   process.rs      file descriptors, working directory, credentials, umask
-//!     |-- files.rs            open, read, write, seek, list, sync, lock
+//!     |-- files.rs            open, read, write, seek, list, sync
+//!     |-- locks.rs            flock, fcntl on ranges
 //!     |-- vectored.rs         readv, preadv, writev, pwritev
 //!     |-- advice.rs           posix_fadvise, sync_file_range, counters of a file
 //!     |-- directory_ops.rs    mkdir, mknod, link, unlink, rename, readlink
@@ -27,15 +28,18 @@ mod caller;
 mod directory_ops;
 mod files;
 mod flags;
+mod locks;
 mod process;
 mod vectored;
 mod xattrs;
 
 pub use crate::vfs::{
-    Advice, Borrowed, BorrowedRead, Credentials, FlockOperation, OpenFlags, ReadAt, SyncFileRange,
+    Advice, Borrowed, BorrowedRead, Credentials, FlockOperation, LockMode, OpenFlags, ReadAt,
+    SyncFileRange,
 };
 pub use attributes::Statx;
 pub use caller::{Caller, Handle, OpenHandle};
 pub use files::Dirent;
 pub use flags::{AtFlags, Whence};
+pub use locks::{LockCall, LockKind, RecordLock};
 pub use process::{AT_FDCWD, Fd, Process};

@@ -6,7 +6,7 @@ use crate::base::sync::Mutex;
 use crate::base::{Errno, Error, Result, Timespec};
 use crate::kernel::Kernel;
 use crate::vfs::{
-    Context, FileTable, FlockTable, LastLink, Location, LocationRef, OpenFile, RcuWalk,
+    Context, FileTable, LastLink, Location, LocationRef, LockOwner, LockTable, OpenFile, RcuWalk,
 };
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -51,6 +51,7 @@ pub struct Process {
     changing_directory: Mutex<()>,
     credentials: Credentials,
     umask: AtomicU16,
+    lock_owner: Arc<LockOwner>,
     // Last, so that the working directory is dropped before the kernel may unmount.
     kernel: Arc<Kernel>,
 }
@@ -78,6 +79,7 @@ impl Process {
             working_directory: RcuCell::new(Arc::new(kernel.vfs().root())),
             credentials,
             umask: AtomicU16::new(0o022),
+            lock_owner: Arc::default(),
             kernel,
         }
     }
@@ -90,7 +92,10 @@ impl Process {
     /// EBADF if `fd` is not open.
     pub fn close(&self, fd: Fd) -> Result<()> {
         self.kernel.owner().check()?;
-        self.files.close(fd.0 as usize)
+        let locked = self.locked_file(fd);
+        self.files.close(fd.0 as usize)?;
+        self.release_locks(locked);
+        Ok(())
     }
 
     /// Duplicates a descriptor; both share the file position. Returns the lowest free descriptor.
@@ -104,6 +109,45 @@ impl Process {
         Ok(Fd(self.files.install_again(file)? as u32))
     }
 
+    /// Duplicates a descriptor under the number `new`, whose file is closed if it is open. Linux:
+    /// dup2(2).
+    ///
+    /// # Errors
+    ///
+    /// EBADF if `fd` is not open, or no descriptor has the number `new`.
+    pub fn dup2(&self, fd: Fd, new: Fd) -> Result<Fd> {
+        let file = self.file(fd)?;
+        if fd != new {
+            self.install_at(new, file)?;
+        }
+        Ok(new)
+    }
+
+    /// Creates a process with the open files of this one under the same descriptors, which share
+    /// position and flags, and with its working directory, umask and credentials. It has none of
+    /// its locks on ranges. Linux: fork(2).
+    ///
+    /// # Errors
+    ///
+    /// EIO in a child of the host's fork(2).
+    pub fn fork(&self) -> Result<Self> {
+        self.kernel.owner().check()?;
+        let child = Self {
+            files: self.kernel.vfs().open_table(),
+            changing_directory: Mutex::new(()),
+            working_directory: RcuCell::new(Arc::new(self.start())),
+            credentials: self.credentials.clone(),
+            umask: AtomicU16::new(self.umask.load(Ordering::Relaxed)),
+            lock_owner: Arc::default(),
+            kernel: self.kernel.clone(),
+        };
+        for (fd, file) in self.files.open_files() {
+            file.set_inherited();
+            child.files.install_at(fd, file)?;
+        }
+        Ok(child)
+    }
+
     /// Changes the working directory. Linux: chdir(2).
     ///
     /// # Errors
@@ -112,16 +156,28 @@ impl Process {
     /// ENOENT, ENOTDIR, EACCES, ELOOP, ENAMETOOLONG.
     pub fn chdir(&self, path: impl AsRef<Path>) -> Result<()> {
         self.with_path(path.as_ref(), |path| {
-            let location = self.resolve(path, LastLink::Follow)?;
-            self.context().check_working_directory(&location)?;
-            let lock = self.changing_directory.lock();
-            let old = self.working_directory.replace(Some(Arc::new(location)));
-            drop(lock);
-            // Waits for readers of the old directory. If it was removed, this drop frees it.
-            let over = Grace::start().wait();
-            drop(old.map(|old| old.after(over)));
-            Ok(())
+            self.set_working_directory(self.resolve(path, LastLink::Follow)?)
         })
+    }
+
+    /// Changes the working directory to an open one. Linux: fchdir(2).
+    ///
+    /// # Errors
+    ///
+    /// ENOTDIR unless a directory, EACCES unless it may be searched, EBADF if `fd` is not open.
+    pub fn fchdir(&self, fd: Fd) -> Result<()> {
+        self.set_working_directory(self.file(fd)?.location().clone())
+    }
+
+    fn set_working_directory(&self, location: Location) -> Result<()> {
+        self.context().check_working_directory(&location)?;
+        let lock = self.changing_directory.lock();
+        let old = self.working_directory.replace(Some(Arc::new(location)));
+        drop(lock);
+        // Waits for readers of the old directory. If it was removed, this drop frees it.
+        let over = Grace::start().wait();
+        drop(old.map(|old| old.after(over)));
+        Ok(())
     }
 
     /// Returns the absolute path of the working directory. Linux: getcwd(2).
@@ -142,6 +198,16 @@ impl Process {
     /// Returns the credentials of its calls.
     pub fn credentials(&self) -> &Credentials {
         &self.credentials
+    }
+
+    /// Changes the credentials of later calls. Linux: setuid(2), setgid(2), setgroups(2).
+    pub fn set_credentials(&mut self, credentials: Credentials) {
+        self.credentials = credentials;
+    }
+
+    /// Sets the process number that F_GETLK reports to other processes; 0 at first.
+    pub fn set_pid(&self, pid: u32) {
+        self.lock_owner.set_pid(pid);
     }
 
     /// Sets the umask (9 bits); returns the previous one. Linux: umask(2).
@@ -171,8 +237,33 @@ impl Process {
         self.kernel.owner().is_current()
     }
 
-    pub(super) fn flocks(&self) -> &Arc<FlockTable> {
-        &self.kernel.vfs().flocks
+    pub(super) fn locks(&self) -> &Arc<LockTable> {
+        &self.kernel.vfs().locks
+    }
+
+    pub(super) fn lock_owner(&self) -> &Arc<LockOwner> {
+        &self.lock_owner
+    }
+
+    pub(super) fn files(&self) -> &Arc<FileTable> {
+        &self.files
+    }
+
+    /// Returns the file of a descriptor that is about to be closed, if the process may have locks
+    /// on it.
+    #[inline]
+    fn locked_file(&self, fd: Fd) -> Option<Arc<OpenFile>> {
+        let has_locks = self.lock_owner.has_locks();
+        let file = has_locks.then(|| self.file(fd).ok())??;
+        file.check_not_path().is_ok().then_some(file)
+    }
+
+    /// Releases the locks of the process on a file of which it has closed a descriptor.
+    fn release_locks(&self, file: Option<Arc<OpenFile>>) {
+        if let Some(file) = file {
+            self.locks()
+                .release_closed(file.inode(), self.lock_owner.id());
+        }
     }
 
     pub(super) fn context(&self) -> Context<'_> {
@@ -201,6 +292,14 @@ impl Process {
     /// Installs an open file under the lowest free descriptor.
     pub(super) fn install(&self, file: OpenFile) -> Result<Fd> {
         Ok(Fd(self.files.install(file)? as u32))
+    }
+
+    /// Installs an open file under a chosen descriptor, whose file is closed.
+    pub(super) fn install_at(&self, fd: Fd, file: Arc<OpenFile>) -> Result<()> {
+        let locked = self.locked_file(fd);
+        self.files.install_at(fd.0 as usize, file)?;
+        self.release_locks(locked);
+        Ok(())
     }
 
     /// Returns the working directory.
@@ -321,6 +420,9 @@ impl Drop for Process {
             let folder = self.working_directory.get(&rcu::pin());
             let _parents = ManuallyDrop::new((self.files.clone(), self.kernel.clone(), folder));
             return;
+        }
+        if self.lock_owner.has_locks() {
+            self.locks().release_process(self.lock_owner.id());
         }
         // Before the kernel reference is dropped, which may unmount.
         self.kernel.vfs().close_table(&self.files);

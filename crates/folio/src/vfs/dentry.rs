@@ -14,6 +14,7 @@
 
 use super::attributes::FileType;
 use super::filesystem::FileSystem;
+use super::host_names::HostNames;
 use super::inode::{Inode, InodeCommon, NameFolding};
 use super::inode_ref::InodeRef;
 use super::mount_options::MountOptions;
@@ -24,8 +25,8 @@ use crate::base::{Errno, Result};
 use crate::cache::{ObjectCharge, ObjectMemory};
 use smallvec::SmallVec;
 use std::borrow::Cow;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// A name without its directory; short names need no allocation.
 pub(crate) type Name = SmallVec<[u8; 32]>;
@@ -160,6 +161,11 @@ impl Dentry {
     /// Returns the id of the file system's root dentry.
     pub(super) fn root_id(&self) -> u64 {
         self.root_id
+    }
+
+    /// Returns whether this is the root of its file system.
+    pub(super) fn is_root(&self) -> bool {
+        self.id == self.root_id
     }
 
     /// Returns the inode that the name refers to.
@@ -320,6 +326,8 @@ pub(crate) struct Mount {
     is_leaving: AtomicBool,
     /// Held while a name moves from one directory to another. Linux: `s_vfs_rename_mutex`.
     pub(crate) rename_lock: Mutex<()>,
+    /// Set at most once.
+    host_names: OnceLock<HostNames>,
 }
 
 impl Mount {
@@ -337,7 +345,25 @@ impl Mount {
             options,
             is_leaving: AtomicBool::new(false),
             rename_lock: Mutex::new(()),
+            host_names: OnceLock::new(),
         }
+    }
+
+    /// Returns the names that belong to the host; `None` if the mount has all its names itself.
+    #[inline]
+    pub(super) fn host_names(&self) -> Option<&HostNames> {
+        self.host_names.get()
+    }
+
+    /// Returns whether even the directories belong to the host.
+    #[inline]
+    pub(super) fn is_hosts(&self) -> bool {
+        matches!(self.host_names(), Some(HostNames::Rest))
+    }
+
+    /// Gives names to the host; EBUSY if the mount has given some already.
+    pub(crate) fn set_host_names(&self, names: HostNames) -> Result<()> {
+        self.host_names.set(names).map_err(|_| Errno::BUSY.into())
     }
 
     /// Locks renames before a directory and then one inside it are locked. An external writer may

@@ -8,7 +8,6 @@ use super::credentials::Access;
 use super::dentry::{Dentry, Location};
 use super::dentry_cache::Found;
 use super::inode::Inode;
-use super::open_flags::LastLink;
 use super::permission::{check_access, check_sticky};
 use super::walk::{Context, Last, PATH_MAX, Walk};
 use crate::base::{DeviceNumber, Errno, Error, Result};
@@ -250,10 +249,9 @@ impl Context<'_> {
         check_access(&**location.inode(), self.credentials, Access::EXECUTE)
     }
 
-    /// Checks access to a path: access(2). `mode` combines R_OK 4, W_OK 2 and X_OK 1.
-    pub(crate) fn access(&self, start: &Location, path: &[u8], mode: u16) -> Result<()> {
-        let want = Access::from_bits(mode).ok_or(Errno::INVAL)?;
-        let location = self.resolve(start, path, LastLink::Follow)?;
+    /// Checks access to a file: faccessat2(2). `mode` combines R_OK 4, W_OK 2 and X_OK 1.
+    pub(crate) fn access(&self, location: &Location, mode: u16) -> Result<()> {
+        let want = Access::from_bits_truncate(mode);
         if want.is_empty() {
             return Ok(());
         }

@@ -1,11 +1,11 @@
 //! Open files: reading, writing, seeking, listing.
 
 use super::access_time::{is_access_time_current, touch_accessed};
-use super::attributes::{AttributeChange, FileType, SetTime};
+use super::attributes::{AttributeChange, FileType, InodeFlags, SetTime};
 use super::credentials::Credentials;
 use super::dentry::{Location, Mount};
+use super::file_locks::FileLock;
 use super::filesystem::FileSystem;
-use super::flock::{FileLock, FlockOperation, FlockTable};
 use super::inode::{
     DirectoryEntry, FallocateMode, FileExtent, FileOperations, Inode, InodeCommon, Opened,
     SeekKind, WriteAt,
@@ -18,6 +18,7 @@ use crate::base::rcu::Pin;
 use crate::base::{Errno, Error, Result};
 use crate::cache::{Borrowed, Mapping, WriteSource};
 use std::ops::{ControlFlow, Range};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Maximum number of bytes that one call transfers. Linux: `MAX_RW_COUNT`.
@@ -29,11 +30,14 @@ pub(crate) const OFFSET_MAX: u64 = i64::MAX as u64;
 
 /// An open file, shared by descriptors after dup(2). Linux: `struct file`.
 pub(crate) struct OpenFile {
-    /// Set by the first flock(2). Dropped before the inode, whose address it uses.
-    lock: OnceLock<FileLock>,
+    /// Set by the first lock of the open file. Dropped before the inode, whose address it uses.
+    pub(super) lock: OnceLock<FileLock>,
     /// `None` once the file is closed and has no users left.
     location: Option<Location>,
-    flags: OpenFlags,
+    /// [`OpenFlags`]; some of them change. Linux: `f_flags`.
+    flags: AtomicU32,
+    /// Whether several processes have it: each close takes effect at once.
+    is_inherited: AtomicBool,
     /// The file system's state for this open file.
     opened: Option<Opened>,
     /// Offset in bytes, or in a directory the cookie; locked while read and write move it. Linux:
@@ -80,7 +84,8 @@ impl OpenFile {
         Ok(Self {
             lock: OnceLock::new(),
             location: Some(location),
-            flags,
+            flags: AtomicU32::new(flags.bits()),
+            is_inherited: AtomicBool::new(false),
             opened,
             position: Mutex::new(0),
             errors_seen: Mutex::new(errors_seen),
@@ -95,11 +100,18 @@ impl OpenFile {
     }
 
     /// Returns whether the close must take effect at once: the inode has lost its name, the backing
-    /// store has the file open for writing, or the file may be locked.
+    /// store has the file open for writing, the file may be locked, or another process that has it
+    /// may lock it.
     pub(super) fn must_close_now(&self) -> bool {
-        (self.opened.is_some() && self.flags.is_writable())
+        (self.opened.is_some() && self.flags().is_writable())
             || self.location().dentry.is_deleted()
             || self.lock.get().is_some()
+            || self.is_inherited.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a new process has the file too.
+    pub(crate) fn set_inherited(&self) {
+        self.is_inherited.store(true, Ordering::Relaxed);
     }
 
     /// Stores `file` in the allocation of a cleared file.
@@ -120,8 +132,28 @@ impl OpenFile {
             .unwrap_or_else(|| unreachable!("a cleared file has no users"))
     }
 
+    #[inline]
     pub(crate) fn flags(&self) -> OpenFlags {
-        self.flags
+        OpenFlags::from_bits_retain(self.flags.load(Ordering::Relaxed))
+    }
+
+    /// Changes the flags that an open file may change: fcntl(2) with F_SETFL.
+    pub(crate) fn set_flags(&self, caller: &Credentials, flags: OpenFlags) -> Result<()> {
+        self.check_not_path()?;
+        let old = self.flags();
+        if (flags & !old).contains(OpenFlags::NOATIME)
+            && !caller.is_owner(&self.common().attributes())
+        {
+            return Err(Errno::PERM.into());
+        }
+        let inode_flags = self.inode().flags();
+        let is_append_only = inode_flags.is_ok_and(|flags| flags.contains(InodeFlags::APPEND));
+        if (old & !flags).contains(OpenFlags::APPEND) && is_append_only {
+            return Err(Errno::PERM.into());
+        }
+        let new = (old & !OpenFlags::CHANGEABLE) | (flags & OpenFlags::CHANGEABLE);
+        self.flags.store(new.bits(), Ordering::Relaxed);
+        Ok(())
     }
 
     #[inline]
@@ -135,7 +167,7 @@ impl OpenFile {
 
     /// Returns the inode, if this is a regular file open for writing.
     pub(crate) fn written_inode(&self) -> Option<&Arc<dyn Inode>> {
-        let is_written = self.flags.is_writable() && self.common().file_type == FileType::Regular;
+        let is_written = self.flags().is_writable() && self.common().file_type == FileType::Regular;
         is_written.then(|| self.inode())
     }
 
@@ -146,7 +178,7 @@ impl OpenFile {
 
     /// Fails with EBADF for `O_PATH` descriptors.
     pub(crate) fn check_not_path(&self) -> Result<()> {
-        if self.flags.contains(OpenFlags::PATH) {
+        if self.flags().contains(OpenFlags::PATH) {
             Err(Errno::BADF.into())
         } else {
             Ok(())
@@ -155,7 +187,7 @@ impl OpenFile {
 
     /// Fails with EBADF unless the file is open for reading.
     pub(crate) fn check_readable(&self) -> Result<()> {
-        if self.flags.is_readable() {
+        if self.flags().is_readable() {
             Ok(())
         } else {
             Err(Errno::BADF.into())
@@ -164,7 +196,7 @@ impl OpenFile {
 
     /// Fails with EBADF unless the file is open for writing.
     pub(crate) fn check_writable(&self) -> Result<()> {
-        if self.flags.is_writable() {
+        if self.flags().is_writable() {
             Ok(())
         } else {
             Err(Errno::BADF.into())
@@ -235,8 +267,8 @@ impl OpenFile {
         let Location { mount, dentry } = self.location();
         let common = dentry.common();
         let mapping = common.mapping.as_ref()?;
-        let is_readable = self.flags.is_readable()
-            && (self.flags.contains(OpenFlags::NOATIME) || is_access_time_current(mount, common));
+        let is_readable = self.flags().is_readable()
+            && (self.flags().contains(OpenFlags::NOATIME) || is_access_time_current(mount, common));
         is_readable.then_some(mapping)
     }
 
@@ -309,7 +341,7 @@ impl OpenFile {
 
     /// Where a write at `offset` goes: with `O_APPEND` to the end.
     fn write_at(&self, offset: u64) -> WriteAt {
-        if self.flags.contains(OpenFlags::APPEND) {
+        if self.flags().contains(OpenFlags::APPEND) {
             WriteAt::End
         } else {
             WriteAt::Offset(offset)
@@ -342,8 +374,9 @@ impl OpenFile {
                 Err(error) => return Err(error),
             }
         }
-        if count > 0 && (self.flags.contains(OpenFlags::DSYNC) || self.mount().options().is_sync) {
-            self.sync(!self.flags.contains(OpenFlags::SYNC))?;
+        if count > 0 && (self.flags().contains(OpenFlags::DSYNC) || self.mount().options().is_sync)
+        {
+            self.sync(!self.flags().contains(OpenFlags::SYNC))?;
         }
         Ok((end, count))
     }
@@ -462,7 +495,7 @@ impl OpenFile {
     /// Sets the size: ftruncate(2).
     pub(crate) fn truncate(&self, caller: &Credentials, size_bytes: u64) -> Result<()> {
         self.check_not_path()?;
-        if size_bytes > OFFSET_MAX || self.regular_size().is_none() || !self.flags.is_writable() {
+        if size_bytes > OFFSET_MAX || self.regular_size().is_none() || !self.flags().is_writable() {
             return Err(Errno::INVAL.into());
         }
         revalidate(&**self.inode())?;
@@ -539,20 +572,6 @@ impl OpenFile {
         self.file_system().sync()
     }
 
-    /// Takes, converts or releases the lock of this open file: flock(2).
-    pub(crate) fn flock(
-        self: &Arc<Self>,
-        table: &Arc<FlockTable>,
-        operation: FlockOperation,
-    ) -> Result<()> {
-        self.check_not_path()?;
-        let new_lock = || {
-            let inode = Arc::as_ptr(self.inode()).cast::<()>().addr();
-            FileLock::new(table.clone(), inode, Arc::as_ptr(self).addr())
-        };
-        self.lock.get_or_init(new_lock).apply(operation)
-    }
-
     /// Discards free space of the whole file system. Linux: FITRIM.
     pub(crate) fn trim(
         &self,
@@ -569,7 +588,7 @@ impl OpenFile {
     }
 
     pub(super) fn touch_accessed(&self) {
-        if !self.flags.contains(OpenFlags::NOATIME) {
+        if !self.flags().contains(OpenFlags::NOATIME) {
             touch_accessed(self.mount(), &**self.inode());
         }
     }

@@ -1,7 +1,7 @@
 //! The file descriptor table of one process. Linux: fs/file.c.
 
 use super::file::OpenFile;
-use crate::base::rcu::{Grace, Pin, RcuCell, Ref, Replaced};
+use crate::base::rcu::{self, Grace, Pin, RcuCell, Ref, Replaced};
 use crate::base::sync::{Mutex, MutexGuard};
 use crate::base::{Errno, Result};
 use smallvec::SmallVec;
@@ -65,6 +65,15 @@ impl State {
     }
 }
 
+/// Returns the descriptors whose bits are set.
+fn descriptors(taken: &[u64]) -> impl Iterator<Item = usize> {
+    let words = taken.iter().enumerate();
+    words.flat_map(|(index, word)| {
+        let bits = (0..64).filter(move |bit| word & 1 << bit != 0);
+        bits.map(move |bit| index * 64 + bit)
+    })
+}
+
 /// Returns the chunk that holds a descriptor, and the index in it.
 #[inline]
 fn chunk_and_index(at: usize) -> (usize, usize) {
@@ -108,6 +117,31 @@ impl FileTable {
         self.install_locked(self.state.lock(), file)
     }
 
+    /// Installs a file under a chosen descriptor, and closes the file that has it: dup2(2).
+    pub(crate) fn install_at(&self, at: usize, file: Arc<OpenFile>) -> Result<()> {
+        if at >= DESCRIPTORS_MAX {
+            return Err(Errno::BADF.into());
+        }
+        let mut state = self.state.lock();
+        if state.taken.len() <= at / 64 {
+            state.taken.resize(at / 64 + 1, 0);
+        }
+        state.taken[at / 64] |= 1 << (at % 64);
+        if let Some(old) = self.slot_for(at).replace(Some(file)) {
+            self.retire(state, old);
+        }
+        Ok(())
+    }
+
+    /// Returns every open file and its descriptor.
+    pub(crate) fn open_files(&self) -> Vec<(usize, Arc<OpenFile>)> {
+        let state = self.state.lock();
+        let pin = rcu::pin();
+        descriptors(&state.taken)
+            .filter_map(|at| Some((at, self.slot(at)?.get(&pin)?)))
+            .collect()
+    }
+
     fn install_locked(
         &self,
         mut state: MutexGuard<'_, State>,
@@ -117,15 +151,20 @@ impl FileTable {
             drop(state);
             return Err(Errno::MFILE.into());
         };
+        let old = self.slot_for(at).replace(Some(file));
+        debug_assert!(old.is_none(), "a free descriptor has no file");
+        Ok(at)
+    }
+
+    /// Returns the slot of a descriptor, after allocating it.
+    fn slot_for(&self, at: usize) -> &RcuCell<OpenFile> {
         let (chunk, within) = chunk_and_index(at);
         let chunk = self.chunks[chunk].get_or_init(|| {
             (0..FIRST_CHUNK << chunk)
                 .map(|_| RcuCell::empty())
                 .collect()
         });
-        let old = chunk[within].replace(Some(file));
-        debug_assert!(old.is_none(), "a free descriptor has no file");
-        Ok(at)
+        &chunk[within]
     }
 
     /// Closes a descriptor; EBADF if it is not open.
@@ -136,6 +175,12 @@ impl FileTable {
             return Err(Errno::BADF.into());
         };
         state.release(at);
+        self.retire(state, file);
+        Ok(())
+    }
+
+    /// Drops a file that has left its descriptor, now or with the next ones.
+    fn retire(&self, mut state: MutexGuard<'_, State>, file: Replaced<OpenFile>) {
         // Read under the lock: a thread that removes the name later finds the file in the list.
         let must_close_now = file.value().must_close_now();
         let written = file.value().written_inode().cloned();
@@ -153,7 +198,6 @@ impl FileTable {
         if is_due {
             self.recycle(closed);
         }
-        Ok(())
     }
 
     /// Drops closed files after a grace period, and keeps their allocations. Dropping the last
@@ -183,12 +227,8 @@ impl FileTable {
     pub(crate) fn close_all(&self) {
         let mut state = self.state.lock();
         let mut closed = std::mem::take(&mut state.closed);
-        for (index, word) in std::mem::take(&mut state.taken).into_iter().enumerate() {
-            let taken = (0..64)
-                .filter(|bit| word & 1 << bit != 0)
-                .map(|bit| index * 64 + bit);
-            closed.extend(taken.filter_map(|at| self.slot(at)?.replace(None)));
-        }
+        let taken = std::mem::take(&mut state.taken);
+        closed.extend(descriptors(&taken).filter_map(|at| self.slot(at)?.replace(None)));
         state.first_word = 0;
         drop(state);
         for file in &closed {

@@ -5,8 +5,8 @@
 //!      v
 //!   rcu_walk.rs  path -> LocationRef under a pin    open.rs directory_ops.rs rename.rs  change names
 //!      | fallback                                   setattr.rs xattr.rs inode_init.rs   change inodes
-//!   walk.rs      path -> Location                   permission.rs acl.rs credentials.rs access
-//!      v                                            file.rs held_file.rs vectored.rs read_batch.rs copy.rs advice.rs flock.rs  open files
+//!   walk.rs host_names.rs  path -> Location         permission.rs acl.rs credentials.rs access
+//!      v                                            file.rs held_file.rs vectored.rs read_batch.rs copy.rs advice.rs open_file_locks.rs  open files
 //!   vfs.rs          mount table                     file_table.rs  descriptor -> open file
 //!   dentry_cache.rs names in memory                   |
 //!   dentry.rs       dentry, mount, location           |
@@ -38,7 +38,7 @@
 //!             locks of the file system
 //!   list of file tables                with no other lock held
 //!     one file table
-//!   FlockTable::holders                with the list of file tables at most
+//!   LockTable::state                   with the list of file tables at most
 //! ```
 //!
 //! Invariants:
@@ -69,15 +69,17 @@ mod dentry;
 mod dentry_cache;
 mod directory_ops;
 mod file;
+mod file_locks;
 mod file_table;
 mod filesystem;
-mod flock;
 mod held_file;
+mod host_names;
 mod inode;
 mod inode_init;
 mod inode_ref;
 mod mount_options;
 mod open;
+mod open_file_locks;
 mod open_flags;
 mod permission;
 mod rcu_walk;
@@ -110,17 +112,20 @@ pub(crate) use copy::{CopySide, copy, copy_range};
 pub use credentials::Credentials;
 pub(crate) use dentry::{Location, LocationRef, Mount};
 pub(crate) use file::{OpenFile, Seek, Start, read_directory, trim};
+pub use file_locks::FlockOperation;
+pub(crate) use file_locks::{LockOwner, LockTable, Record};
 pub(crate) use file_table::FileTable;
 pub use filesystem::{FileSystem, FileSystemStatistics};
-pub use flock::FlockOperation;
-pub(crate) use flock::FlockTable;
 pub use held_file::HeldFile;
+pub use host_names::HostNames;
 pub use inode::{
     DirectoryEntry, ExtentPlace, FallocateMode, FileExtent, FileOperations, Inode, InodeCommon,
     InodeLock, NameFolding, Opened, RenameFlags, RenameRequest, SeekKind, WriteAt, XattrFlags,
     buffered_borrow, buffered_read, buffered_write,
 };
 pub use mount_options::{AccessTime, MountOptions};
+pub(crate) use open_file_locks::LockBase;
+pub use open_file_locks::LockMode;
 pub(crate) use open_flags::LastLink;
 pub use open_flags::OpenFlags;
 pub(crate) use rcu_walk::RcuWalk;

@@ -22,8 +22,12 @@ bitflags! {
         const TRUNC = 0o1000;
         /// Write at the end of the file.
         const APPEND = 0o2000;
+        /// Kept for F_GETFL: regular files and directories never block.
+        const NONBLOCK = 0o4000;
         /// Writes are durable when they return, as after fdatasync(2).
         const DSYNC = 0o10000;
+        /// Kept for F_GETFL: Folio's cache has no bypass for one file.
+        const DIRECT = 0o40000;
         /// Fail unless the file is a directory.
         const DIRECTORY = 0o200000;
         /// Fail with ELOOP if the last component is a symbolic link.
@@ -47,6 +51,14 @@ pub(crate) enum LastLink {
 }
 
 impl OpenFlags {
+    /// The flags that F_SETFL changes. Linux: `SETFL_MASK`.
+    pub(super) const CHANGEABLE: Self = Self::APPEND
+        .union(Self::NONBLOCK)
+        .union(Self::DIRECT)
+        .union(Self::NOATIME);
+    /// The flags that only open(2) uses: F_GETFL does not have them.
+    pub(crate) const OF_OPEN: Self = Self::CREAT.union(Self::EXCL).union(Self::TRUNC);
+
     /// Returns the access mode: one of three, or the unofficial fourth, which checks for both
     /// accesses and allows neither.
     fn access_mode(self) -> u32 {

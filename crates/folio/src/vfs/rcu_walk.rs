@@ -54,7 +54,7 @@ impl<'a> Context<'a> {
                 return RcuWalk::Unknown;
             }
             if rest.is_empty() {
-                return RcuWalk::Found(at);
+                return found(at);
             }
             if !is_access_granted_nowait(directory.common(), self.credentials, Access::EXECUTE) {
                 return RcuWalk::Unknown;
@@ -65,6 +65,9 @@ impl<'a> Context<'a> {
                 .unwrap_or(rest.len());
             let (name, tail) = rest.split_at(len);
             rest = tail;
+            if is_of_host(at, name) {
+                return RcuWalk::Unknown;
+            }
             match name {
                 b"." => {}
                 b".." => return RcuWalk::Unknown,
@@ -75,25 +78,38 @@ impl<'a> Context<'a> {
                         }
                         at.dentry = child;
                     }
-                    Cached::Positive(child) => {
-                        let Some(entered) = Vfs::find_mounted(
-                            LocationRef {
-                                dentry: child,
-                                ..at
-                            },
-                            pin,
-                        ) else {
+                    Cached::Positive(dentry) => {
+                        let child = LocationRef { dentry, ..at };
+                        let Some(entered) = Vfs::find_mounted(child, pin) else {
                             return RcuWalk::Unknown;
                         };
                         at = entered;
                     }
+                    Cached::Negative if at.mount.value().is_hosts() => return RcuWalk::Unknown,
                     Cached::Negative => return RcuWalk::Missing,
                     Cached::Unknown => return RcuWalk::Unknown,
                 },
             }
             if rest.is_empty() {
-                return RcuWalk::Found(at);
+                return found(at);
             }
         }
     }
+}
+
+/// Returns the end of a walk, unless the directory belongs to the host.
+#[inline]
+fn found(at: LocationRef<'_>) -> RcuWalk<'_> {
+    if at.mount.value().is_hosts() {
+        RcuWalk::Unknown
+    } else {
+        RcuWalk::Found(at)
+    }
+}
+
+/// Returns whether `name` in the root of a mount belongs to the host.
+#[inline]
+fn is_of_host(at: LocationRef<'_>, name: &[u8]) -> bool {
+    let names = at.mount.value().host_names();
+    names.is_some_and(|names| names.has_in_root(name) && at.dentry.value().is_root())
 }

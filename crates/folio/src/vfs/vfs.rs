@@ -2,9 +2,9 @@
 
 use super::dentry::{Location, LocationRef, Mount};
 use super::dentry_cache::{DentryCache, RemovedDentries};
+use super::file_locks::LockTable;
 use super::file_table::FileTable;
 use super::filesystem::FileSystem;
-use super::flock::FlockTable;
 use super::mount_options::MountOptions;
 use crate::base::lock::{Mutex, RwLock, RwLockWriteGuard};
 use crate::base::rcu::{self, Grace, Pin, Ref};
@@ -26,7 +26,7 @@ pub(crate) struct Vfs {
     mounts: RwLock<HashMap<u64, Arc<Mount>>>,
     /// The open files of every process.
     tables: Mutex<Vec<Arc<FileTable>>>,
-    pub(crate) flocks: Arc<FlockTable>,
+    pub(crate) locks: Arc<LockTable>,
 }
 
 /// Maximum number of names in memory, unless more are in use.
@@ -44,7 +44,7 @@ impl Vfs {
             dentries: DentryCache::new(DENTRIES_MAX, memory),
             mounts: RwLock::new(HashMap::new()),
             tables: Mutex::default(),
-            flocks: Arc::default(),
+            locks: Arc::default(),
         }
     }
 

@@ -6,10 +6,11 @@ use super::attributes::FileType;
 use super::credentials::{Access, Credentials};
 use super::dentry::{Dentry, Location};
 use super::dentry_cache::{Cached, Found};
+use super::host_names::HostNames;
 use super::open_flags::LastLink;
 use super::permission::check_access;
 use super::vfs::Vfs;
-use crate::base::{Errno, Error, Result};
+use crate::base::{Detail, Errno, Error, Result};
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
@@ -98,6 +99,7 @@ impl<'c, 'p> Walk<'c, 'p> {
         loop {
             let rest = &self.path[self.position..];
             let Some(start) = rest.iter().position(|byte| *byte != b'/') else {
+                self.check_end()?;
                 return Ok(Last::Root);
             };
             let name = &rest[start..];
@@ -107,6 +109,7 @@ impl<'c, 'p> Walk<'c, 'p> {
                 .unwrap_or(name.len());
             let is_last = name[len..].iter().all(|byte| *byte == b'/');
             let range = self.position + start..self.position + start + len;
+            let name = &name[..len];
             if !self.at.dentry.is_directory() {
                 return Err(Errno::NOTDIR.into());
             }
@@ -115,7 +118,12 @@ impl<'c, 'p> Walk<'c, 'p> {
                 self.context.credentials,
                 Access::EXECUTE,
             )?;
-            match (&name[..len], is_last) {
+            if let Some(names) = self.at.mount.host_names()
+                && self.is_of_host(names, name, is_last)?
+            {
+                return Err(self.context.elsewhere(&self.at, &self.path[range.start..]));
+            }
+            match (name, is_last) {
                 (b".", true) => return Ok(Last::Dot),
                 (b"..", true) => return Ok(Last::DotDot),
                 (b".", false) => self.position = range.end,
@@ -127,6 +135,27 @@ impl<'c, 'p> Walk<'c, 'p> {
                 (_, false) => self.step(range)?,
             }
         }
+    }
+
+    /// Returns whether `name` in the directory reached, which has `names`, belongs to the host.
+    fn is_of_host(&self, names: &HostNames, name: &[u8], is_last: bool) -> Result<bool> {
+        let directory = &self.at.dentry;
+        if *names != HostNames::Rest {
+            return Ok(directory.is_root() && names.has_in_root(name));
+        }
+        if matches!(name, b"." | b"..") {
+            return Ok(is_last);
+        }
+        let child = self.context.child(directory, name)?;
+        Ok(child.is_none_or(|child| is_last && !child.is_mountpoint()))
+    }
+
+    /// Fails if the directory reached belongs to the host.
+    fn check_end(&self) -> Result<()> {
+        if self.at.mount.is_hosts() {
+            return Err(self.context.elsewhere(&self.at, b""));
+        }
+        Ok(())
     }
 
     /// Walks through a component that is not the last.
@@ -174,6 +203,7 @@ impl<'c, 'p> Walk<'c, 'p> {
                 Last::Root | Last::Dot => return Ok(self.at),
                 Last::DotDot => {
                     self.context.vfs.go_up(&mut self.at);
+                    self.check_end()?;
                     return Ok(self.at);
                 }
                 Last::Name(range) => range,
@@ -274,6 +304,20 @@ impl Context<'_> {
                 Ok(None)
             }
         }
+    }
+
+    /// Returns the failure of a walk that reached `at`, whose `rest` belongs to the host.
+    #[cold]
+    fn elsewhere(&self, at: &Location, rest: &[u8]) -> Error {
+        let mut path = match self.path_of(at) {
+            Ok(path) => path,
+            Err(error) => return error,
+        };
+        if !rest.is_empty() && path.last() != Some(&b'/') {
+            path.push(b'/');
+        }
+        path.extend_from_slice(rest);
+        Error::new(Errno::XDEV, "the path leads to the host").about(Detail::Elsewhere { path })
     }
 
     /// Returns the absolute path of a directory; ENOENT if it has been removed.

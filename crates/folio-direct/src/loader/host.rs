@@ -1,0 +1,184 @@
+//! Calls of the host that a program with an image cannot have in full.
+
+use crate::attributes::STATX_BASIC;
+use crate::calls::{Call, ELSEWHERE};
+use crate::client::Slot;
+use crate::descriptors::is_image;
+use crate::memory;
+use crate::names::{self, Named, PathArgument};
+use crate::paths::{self, LastLink, PathAt, Target};
+use crate::system::{
+    AT_FDCWD, AT_SYMLINK_NOFOLLOW, BIND, CHROOT, CLONE3, CONNECT, Errno, FANOTIFY_MARK, FILE_GETATTR, FILE_SETATTR,
+    GETDENTS, GETXATTRAT, INOTIFY_ADD_WATCH, IO_SETUP, IO_URING_SETUP, LISTXATTRAT,
+    NAME_TO_HANDLE_AT, PRCTL, REMOVEXATTRAT, Result, SECCOMP, SENDFILE, SETXATTRAT, UNLINK,
+    VMSPLICE, host,
+};
+use crate::trap::{Answer, Trap};
+
+/// A call that moves data between two descriptors: programs read and write instead.
+pub(crate) fn splice(trap: &Trap) -> Answer {
+    let a = trap.arguments;
+    let other = match trap.number {
+        SENDFILE => a[1],
+        VMSPLICE => a[0],
+        // splice(2) and tee(2) differ in the place of the second.
+        crate::system::TEE => a[1],
+        _ => a[2],
+    };
+    let is_any_image = is_image(a[0] as i32) || is_image(other as i32);
+    if is_any_image { Answer::Failed(Errno::INVAL) } else { Answer::Pass }
+}
+
+/// A call that is refused, or that the host makes only for its own files.
+pub(crate) fn limited(trap: &Trap, slot: Slot) -> Answer {
+    let a = trap.arguments;
+    match trap.number {
+        // Programs have older calls for all of these; rings would reach the placeholders.
+        CLONE3 | IO_URING_SETUP | IO_SETUP | SETXATTRAT | GETXATTRAT | LISTXATTRAT
+        | REMOVEXATTRAT | FILE_GETATTR | FILE_SETATTR => Answer::Failed(Errno::NOSYS),
+        GETDENTS if is_image(a[0] as i32) => Answer::Failed(Errno::NOSYS),
+        // A second filter would see the runtime's own calls.
+        SECCOMP => Answer::Failed(Errno::INVAL),
+        PRCTL => prctl(a),
+        CHROOT => unless_image(trap, slot, PathArgument::new(0, LastLink::Follow), Errno::PERM),
+        INOTIFY_ADD_WATCH => {
+            unless_image(trap, slot, PathArgument::new(1, LastLink::Follow), Errno::NOSYS)
+        }
+        FANOTIFY_MARK => {
+            unless_image(trap, slot, PathArgument::at(3, 4, LastLink::Follow), Errno::NOSYS)
+        }
+        NAME_TO_HANDLE_AT => {
+            unless_image(trap, slot, PathArgument::at(0, 1, LastLink::Keep), Errno::OPNOTSUPP)
+        }
+        CONNECT | BIND => socket_address(trap, slot).unwrap_or_else(Answer::Failed),
+        _ => Answer::Pass,
+    }
+}
+
+fn prctl(a: [usize; 6]) -> Answer {
+    const PR_SET_SECCOMP: usize = 22;
+    if a[0] == PR_SET_SECCOMP { Answer::Failed(Errno::INVAL) } else { Answer::Pass }
+}
+
+/// Lets the host make a call on a path of its own, and refuses it for one of the image.
+fn unless_image(trap: &Trap, slot: Slot, path: PathArgument, refusal: Errno) -> Answer {
+    let directory = path.directory.map_or(AT_FDCWD, |index| trap.arguments[index] as i32);
+    let address = trap.arguments[path.address];
+    if address == 0 {
+        return if is_image(directory) { Answer::Failed(refusal) } else { Answer::Pass };
+    }
+    match paths::resolve(slot, 0, PathAt { directory, address, last_link: path.last_link }) {
+        Ok(Target::Image { .. } | Target::Descriptor(_)) => Answer::Failed(refusal),
+        Ok(_) => Answer::Pass,
+        Err(error) => Answer::Failed(error),
+    }
+}
+
+/// `struct sockaddr_un`: the family, then the path.
+const FAMILY_BYTES: usize = 2;
+const PATH_BYTES: usize = 108;
+/// The buffer of an address on the host.
+const ADDRESS: usize = 13;
+
+/// connect(2) and bind(2): a socket whose name is in the image is in a private folder of the host.
+fn socket_address(trap: &Trap, slot: Slot) -> Result<Answer> {
+    const AF_UNIX: [u8; 2] = [1, 0];
+    let [_, address, len, ..] = trap.arguments;
+    if len <= FAMILY_BYTES || memory::read::<[u8; 2]>(address) != Ok(AF_UNIX) {
+        return Ok(Answer::Pass);
+    }
+    let buffer = slot.buffer(3);
+    let len = (len - FAMILY_BYTES).min(PATH_BYTES);
+    memory::read_into(buffer.as_mut_ptr(), len, address + FAMILY_BYTES)?;
+    // A name that begins with a zero byte is none of the file system.
+    if buffer[0] == 0 {
+        return Ok(Answer::Pass);
+    }
+    buffer[len] = 0;
+    let mut arguments = [0; 6];
+    arguments[0] = buffer.as_ptr() as usize;
+    let copied = Trap { arguments, ..*trap };
+    let is_bind = trap.number == BIND;
+    let last_link = if is_bind { LastLink::Keep } else { LastLink::Follow };
+    let path = PathArgument::new(0, last_link);
+    let mut is_image = false;
+    let answer = names::on_path(&copied, slot, path, |named| {
+        is_image = true;
+        if is_bind { make_socket(slot, named) } else { find_socket(slot, named) }
+    });
+    match answer {
+        Answer::Done(inode) if is_image => {
+            let len = host_address(slot, inode)?;
+            let address = slot.buffer(ADDRESS).as_ptr() as usize;
+            if is_bind {
+                // Of a name that was removed, whose inode number this one has now.
+                let _ = host!(UNLINK, address + FAMILY_BYTES);
+            }
+            let mut arguments = trap.arguments;
+            [arguments[1], arguments[2]] = [address, len];
+            Ok(Answer::PassWith(arguments))
+        }
+        Answer::Failed(Errno(ELSEWHERE)) => Ok(Answer::Failed(Errno::OPNOTSUPP)),
+        // A path of the host, that the program gave as it is.
+        Answer::Failed(error) if is_image => Ok(Answer::Failed(error)),
+        _ => Ok(Answer::Pass),
+    }
+}
+
+/// Creates the name of a socket; returns its inode number.
+fn make_socket(slot: Slot, named: Named) -> Result<u64> {
+    const SOCKET: u64 = 0o140_777;
+    const EEXIST: i64 = 17;
+    const ADDRINUSE: Errno = Errno(98);
+    let directory = named.directory as u64;
+    match slot.request(Call::MakeNode, &[directory, SOCKET, 0], named.end) {
+        Ok(_) => {}
+        Err(Errno(EEXIST)) => return Err(ADDRINUSE),
+        Err(error) => return Err(error),
+    }
+    // The reply has no output: the path is still in the data.
+    let arguments = [directory, AT_SYMLINK_NOFOLLOW, STATX_BASIC];
+    slot.request(Call::Stat, &arguments, named.end)?;
+    Ok(statx_inode(slot).0)
+}
+
+/// Finds a socket that may be connected to; returns its inode number.
+fn find_socket(slot: Slot, named: Named) -> Result<u64> {
+    const W_OK: u64 = 2;
+    const CONNREFUSED: Errno = Errno(111);
+    let directory = named.directory as u64;
+    slot.request(Call::Access, &[directory, W_OK, 0], named.end)?;
+    slot.request(Call::Stat, &[directory, 0, STATX_BASIC], named.end)?;
+    match statx_inode(slot) {
+        (inode, true) => Ok(inode),
+        _ => Err(CONNREFUSED),
+    }
+}
+
+/// The inode number of the `struct statx` in the output, and whether it is a socket.
+fn statx_inode(slot: Slot) -> (u64, bool) {
+    let output = slot.output();
+    let inode = output.get(32..40).and_then(|word| word.try_into().ok());
+    let mode = output.get(28..30).and_then(|half| half.try_into().ok()).map_or(0, u16::from_le_bytes);
+    (inode.map_or(0, u64::from_le_bytes), mode & 0o170_000 == 0o140_000)
+}
+
+/// Makes the address of a socket on the host; returns its length.
+fn host_address(slot: Slot, inode: u64) -> Result<usize> {
+    let folder = names::path_reply(slot, Call::SocketFolder, &[])?;
+    let buffer = slot.buffer(ADDRESS);
+    let mut end = FAMILY_BYTES + folder.len();
+    if end + 18 > FAMILY_BYTES + PATH_BYTES {
+        return Err(Errno::NAMETOOLONG);
+    }
+    buffer[..FAMILY_BYTES].copy_from_slice(&[1, 0]);
+    buffer[FAMILY_BYTES..end].copy_from_slice(folder);
+    buffer[end] = b'/';
+    end += 1;
+    for shift in (0..64).step_by(4).rev() {
+        buffer[end] = b"0123456789abcdef"[(inode >> shift & 0xf) as usize];
+        end += 1;
+    }
+    buffer[end] = 0;
+    Ok(end + 1)
+}

@@ -1,0 +1,437 @@
+//! The handler of SIGSYS: the filter of system calls raises it at each call that may concern the
+//! image. Linux: seccomp(2) with SECCOMP_RET_TRAP.
+
+use crate::attributes::{self, Times, Xattr};
+use crate::calls::Call;
+use crate::client::Slot;
+use crate::descriptors::{is_image, is_reserved};
+use crate::files::{self, Place};
+use crate::memory::{self, Buffer, Buffers};
+use crate::names::{self, Open, PathArgument};
+use crate::paths::LastLink::{Follow, Keep};
+use crate::system::*;
+use crate::{exec, host, locks, processes, signals};
+use core::arch::global_asm;
+
+/// A trapped call.
+#[derive(Clone, Copy)]
+pub(crate) struct Trap {
+    pub(crate) number: usize,
+    pub(crate) arguments: [usize; 6],
+    /// The signals that the program blocks.
+    pub(crate) mask: u64,
+}
+
+/// What becomes of a trapped call.
+#[derive(Clone, Copy)]
+pub(crate) enum Answer {
+    /// It returns this.
+    Done(u64),
+    Failed(Errno),
+    /// The program makes it on the host, with its own signals.
+    Pass,
+    /// The program makes it on the host, with other arguments.
+    PassWith([usize; 6]),
+    /// The program makes it on the host: a thread with this stack, from [`stack_of_thread`].
+    PassThread(usize),
+    /// The program makes it again, after the handlers of pending signals.
+    Restart,
+}
+
+impl From<Result<u64>> for Answer {
+    fn from(result: Result<u64>) -> Self {
+        match result {
+            Ok(value) => Self::Done(value),
+            Err(error) => Self::Failed(error),
+        }
+    }
+}
+
+impl From<Result<usize>> for Answer {
+    fn from(result: Result<usize>) -> Self {
+        result.map(|value| value as u64).into()
+    }
+}
+
+/// The registers of the interrupted program: `struct ucontext` of x86-64.
+#[repr(C)]
+pub(crate) struct Context {
+    flags: u64,
+    link: usize,
+    stack: [u64; 3],
+    /// r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, flags and more.
+    pub(crate) registers: [usize; 23],
+    floating_point: usize,
+    reserved: [u64; 8],
+    /// The blocked signals.
+    pub(crate) mask: u64,
+}
+
+const R8: usize = 0;
+const R9: usize = 1;
+const R10: usize = 2;
+const RDI: usize = 8;
+const RSI: usize = 9;
+const RDX: usize = 12;
+const RAX: usize = 13;
+pub(crate) const RSP: usize = 15;
+const RIP: usize = 16;
+const ARGUMENTS: [usize; 6] = [RDI, RSI, RDX, R10, R8, R9];
+
+/// The bytes below a stack pointer that a function of the System V ABI may use.
+const RED_ZONE_BYTES: usize = 128;
+/// What [`folio_pass`] takes from the stack: the red zone and the address to return to.
+const PASS_BYTES: usize = RED_ZONE_BYTES + 8;
+
+unsafe extern "C" {
+    /// The handler: it goes to the slot's own stack, as goroutines have small ones.
+    pub(crate) fn folio_trap();
+    /// Returns from a handler. Linux: rt_sigreturn(2).
+    pub(crate) fn folio_restore();
+    /// Makes a call of the host, and returns to the address on the stack.
+    fn folio_pass();
+    /// Makes clone(2) of a thread, and returns to the addresses on both stacks, with the stack of
+    /// the child in its register as the program gave it.
+    fn folio_pass_thread();
+}
+
+global_asm!(
+    ".globl folio_trap",
+    "folio_trap:",
+    "push rbp",
+    "mov rbp, rsp",
+    "push rbx",
+    "push r12",
+    "and rsp, -16",
+    "mov rbx, rdx",
+    "call {slot}",
+    // The slot in rax, the end of its stack in rdx.
+    "mov r12, rsp",
+    "mov rsp, rdx",
+    "mov rdi, rbx",
+    "mov rsi, rax",
+    "call {handle}",
+    "mov rsp, r12",
+    "lea rsp, [rbp - 16]",
+    "pop r12",
+    "pop rbx",
+    "pop rbp",
+    "ret",
+    ".globl folio_restore",
+    "folio_restore:",
+    "mov eax, 15",
+    "syscall",
+    ".globl folio_pass",
+    "folio_pass:",
+    "syscall",
+    "ret 128",
+    ".globl folio_pass_thread",
+    "folio_pass_thread:",
+    "syscall",
+    "lea rsi, [rsi + 136]",
+    "ret 128",
+    slot = sym slot_and_stack,
+    handle = sym handle,
+);
+
+#[repr(C)]
+struct SlotAndStack {
+    slot: Slot,
+    stack_top: usize,
+}
+
+extern "C" fn slot_and_stack() -> SlotAndStack {
+    let slot = Slot::current();
+    SlotAndStack { slot, stack_top: slot.stack_top() }
+}
+
+/// Answers the trapped call of a context, whose thread has `slot`.
+extern "C" fn handle(context: &mut Context, slot: Slot) {
+    let registers = &mut context.registers;
+    let trap = Trap {
+        number: registers[RAX],
+        arguments: ARGUMENTS.map(|register| registers[register]),
+        mask: context.mask,
+    };
+    match answer(&trap, slot, context) {
+        Answer::Done(value) => context.registers[RAX] = value as usize,
+        Answer::Failed(error) => context.registers[RAX] = -error.0 as usize,
+        Answer::Pass => pass(context, folio_pass),
+        Answer::PassThread(stack) => {
+            context.registers[RSI] = stack;
+            pass(context, folio_pass_thread);
+        }
+        Answer::Restart => {
+            // Back to the instruction; the number is still in its register.
+            const SYSCALL_BYTES: usize = 2;
+            context.registers[RIP] -= SYSCALL_BYTES;
+        }
+        Answer::PassWith(arguments) => {
+            for (register, argument) in ARGUMENTS.into_iter().zip(arguments) {
+                context.registers[register] = argument;
+            }
+            pass(context, folio_pass);
+        }
+    }
+}
+
+/// Lets the program make its call itself, from [`folio_pass`], whose calls are not trapped: there
+/// signals interrupt it, and it is restarted, as without this runtime.
+fn pass(context: &mut Context, stub: unsafe extern "C" fn()) {
+    let registers = &mut context.registers;
+    let top = registers[RSP] - PASS_BYTES;
+    // SAFETY: below the red zone of the program's own stack. Without one the process dies, as it
+    // does at the next call of a function.
+    unsafe { (top as *mut usize).write(registers[RIP]) };
+    registers[RSP] = top;
+    registers[RIP] = stub as *const () as usize;
+}
+
+/// The stack pointer of a new thread that begins in [`folio_pass`], as its parent does.
+pub(crate) fn stack_of_thread(context: &Context, stack: usize) -> Result<usize> {
+    let top = stack - PASS_BYTES;
+    memory::write(&context.registers[RIP], top)?;
+    Ok(top)
+}
+
+fn answer(trap: &Trap, slot: Slot, context: &mut Context) -> Answer {
+    let a = trap.arguments;
+    let at = |directory, address| PathArgument::at(directory, address, Follow);
+    let keep_at = |directory, address| PathArgument::at(directory, address, Keep);
+    let path = |last_link| PathArgument::new(0, last_link);
+    let open = |flags: usize, mode: usize| Open { flags: flags as u64, mode: mode as u64, resolve: 0 };
+    let simple = |path, call, arguments: &[u64]| names::simple(trap, slot, path, call, arguments);
+    let word = |index: usize| a[index] as u64;
+    match trap.number {
+        OPEN => names::open(trap, slot, path(Follow), open(a[1], a[2])),
+        CREAT => names::open(trap, slot, path(Follow), open(0o1101, a[1])),
+        OPENAT => names::open(trap, slot, at(0, 1), open(a[2], a[3])),
+        OPENAT2 => names::openat2(trap, slot),
+        STAT => attributes::stat(trap, slot, path(Follow), 1, 0),
+        LSTAT => attributes::stat(trap, slot, path(Keep), 1, AT_SYMLINK_NOFOLLOW),
+        // Without a path: fstat(2), since Linux 6.11.
+        NEWFSTATAT if a[1] == 0 && is_image(a[0] as i32) => {
+            attributes::fstat(slot, a[0] as i32, a[2]).into()
+        }
+        NEWFSTATAT => attributes::stat(trap, slot, at(0, 1), 2, word(3)),
+        STATX => attributes::statx(trap, slot),
+        ACCESS => simple(path(Follow), Call::Access, &[word(1), 0]),
+        FACCESSAT => simple(at(0, 1), Call::Access, &[word(2), 0]),
+        FACCESSAT2 => simple(attributes::with_flags(at(0, 1), word(3)), Call::Access, &[word(2), word(3)]),
+        READLINK => names::read_link(trap, slot, path(Keep)),
+        READLINKAT => names::read_link(trap, slot, keep_at(0, 1)),
+        GETCWD => names::getcwd(trap, slot),
+        CHDIR => names::chdir(trap, slot),
+        FCHDIR => names::fchdir(trap, slot),
+        MKDIR => simple(path(Keep), Call::MakeDirectory, &[word(1)]),
+        MKDIRAT => simple(keep_at(0, 1), Call::MakeDirectory, &[word(2)]),
+        MKNOD => simple(path(Keep), Call::MakeNode, &[word(1), word(2)]),
+        MKNODAT => simple(keep_at(0, 1), Call::MakeNode, &[word(2), word(3)]),
+        SYMLINK => names::symlink(trap, slot, 0, PathArgument::new(1, Keep)),
+        SYMLINKAT => names::symlink(trap, slot, 0, keep_at(1, 2)),
+        LINK => names::link(trap, slot, [path(Keep), PathArgument::new(1, Keep)], 0),
+        LINKAT => names::link(trap, slot, [keep_at(0, 1), keep_at(2, 3)], word(4)),
+        RENAME => names::rename(trap, slot, [path(Keep), PathArgument::new(1, Keep)], 0),
+        RENAMEAT => names::rename(trap, slot, [keep_at(0, 1), keep_at(2, 3)], 0),
+        RENAMEAT2 => names::rename(trap, slot, [keep_at(0, 1), keep_at(2, 3)], word(4)),
+        UNLINK => names::unlink(trap, slot, path(Keep), 0),
+        RMDIR => names::unlink(trap, slot, path(Keep), AT_REMOVEDIR),
+        UNLINKAT => names::unlink(trap, slot, keep_at(0, 1), word(2)),
+        TRUNCATE => truncate(trap, slot),
+        STATFS => names::on_path(trap, slot, path(Follow), |named| {
+            slot.request(Call::StatFileSystem, &[named.directory as u64], named.end)?;
+            attributes::put_output(slot, a[1])
+        }),
+        _ => owner_and_mode(trap, slot, context),
+    }
+}
+
+/// truncate(2); through a link of /proc/self/fd, ftruncate(2).
+fn truncate(trap: &Trap, slot: Slot) -> Answer {
+    let size = trap.arguments[1] as u64;
+    names::on_path(trap, slot, PathArgument::new(0, Follow), |named| {
+        if named.is_descriptor {
+            return slot.request(Call::Ftruncate, &[named.directory as u64, size], 0);
+        }
+        slot.request(Call::Truncate, &[size], named.end)
+    })
+}
+
+/// Calls that change owners, modes, times and extended attributes.
+fn owner_and_mode(trap: &Trap, slot: Slot, context: &mut Context) -> Answer {
+    let a = trap.arguments;
+    let at = |directory, address| PathArgument::at(directory, address, Follow);
+    let path = |last_link| PathArgument::new(0, last_link);
+    let word = |index: usize| a[index] as u64;
+    // With the flags of a call, and AT_EMPTY_PATH where a link of /proc/self/fd led to the file.
+    let change = |path: PathArgument, call, flags: u64, values: &[u64]| {
+        names::on_path(trap, slot, attributes::with_flags(path, flags), |named| {
+            let mut all = [named.directory as u64; 6];
+            all[1..=values.len()].copy_from_slice(values);
+            all[values.len() + 1] = named.flags(flags);
+            slot.request(call, &all[..values.len() + 2], named.end)
+        })
+    };
+    let mode = |path, flags, mode| change(path, Call::ChangeMode, flags, &[mode]);
+    let owner = |path, flags, owner: [u64; 2]| change(path, Call::ChangeOwner, flags, &owner);
+    let times = |path, form, flags| attributes::set_times(trap, slot, path, form, flags);
+    match trap.number {
+        CHMOD => mode(path(Follow), 0, word(1)),
+        FCHMODAT => mode(at(0, 1), 0, word(2)),
+        FCHMODAT2 => mode(at(0, 1), word(3), word(2)),
+        CHOWN => owner(path(Follow), 0, [word(1), word(2)]),
+        LCHOWN => owner(path(Keep), AT_SYMLINK_NOFOLLOW, [word(1), word(2)]),
+        FCHOWNAT => owner(at(0, 1), word(4), [word(2), word(3)]),
+        UTIME => times(path(Follow), (Times::Seconds, 1), 0),
+        UTIMES => times(path(Follow), (Times::Microseconds, 1), 0),
+        FUTIMESAT => times(at(0, 1), (Times::Microseconds, 2), 0),
+        UTIMENSAT => times(at(0, 1), (Times::Nanoseconds, 2), word(3)),
+        SETXATTR => attributes::xattr(trap, slot, Xattr::Set, Follow),
+        LSETXATTR => attributes::xattr(trap, slot, Xattr::Set, Keep),
+        GETXATTR => attributes::xattr(trap, slot, Xattr::Get, Follow),
+        LGETXATTR => attributes::xattr(trap, slot, Xattr::Get, Keep),
+        LISTXATTR => attributes::xattr(trap, slot, Xattr::List, Follow),
+        LLISTXATTR => attributes::xattr(trap, slot, Xattr::List, Keep),
+        REMOVEXATTR => attributes::xattr(trap, slot, Xattr::Remove, Follow),
+        LREMOVEXATTR => attributes::xattr(trap, slot, Xattr::Remove, Keep),
+        _ => descriptors(trap, slot, context),
+    }
+}
+
+/// Calls whose first argument is a descriptor, and which the host makes for its own.
+fn descriptors(trap: &Trap, slot: Slot, context: &mut Context) -> Answer {
+    let a = trap.arguments;
+    let fd = a[0] as i32;
+    match trap.number {
+        CLOSE => return files::close(slot, fd),
+        CLOSE_RANGE => return files::close_range(slot, trap),
+        DUP | DUP2 | DUP3 => return files::duplicate(slot, trap),
+        FCNTL if is_image(fd) && locks::is_lock_command(a[1] as i32) => {
+            return locks::lock(slot, trap);
+        }
+        FLOCK if is_image(fd) => return locks::flock(slot, trap),
+        FCNTL => return files::fcntl(slot, trap),
+        IOCTL => return files::ioctl(slot, trap),
+        MMAP => return files::mmap(slot, trap),
+        COPY_FILE_RANGE => return files::copy_range(slot, trap),
+        SENDFILE | SPLICE | TEE | VMSPLICE => return host::splice(trap),
+        SYNC => {
+            let _ = slot.request(Call::SyncAll, &[], 0);
+            return Answer::Pass;
+        }
+        READ | WRITE | READV | WRITEV | PREAD64 | PWRITE64 | PREADV | PWRITEV | PREADV2
+        | PWRITEV2 | FSTAT | LSEEK | FLOCK | FSYNC | FDATASYNC | FTRUNCATE | GETDENTS64
+        | FCHMOD | FCHOWN | FSTATFS | READAHEAD | FSETXATTR | FGETXATTR | FLISTXATTR
+        | FREMOVEXATTR | FADVISE64 | SYNC_FILE_RANGE | FALLOCATE | SYNCFS => {}
+        _ => return processes(trap, slot, context),
+    }
+    if is_reserved(fd) {
+        return Answer::Failed(Errno::BADF);
+    }
+    if !is_image(fd) {
+        return Answer::Pass;
+    }
+    of_image(trap, slot, fd).into()
+}
+
+/// A call on a descriptor of the image.
+fn of_image(trap: &Trap, slot: Slot, fd: i32) -> Result<u64> {
+    let a = trap.arguments;
+    let word = |index: usize| a[index] as u64;
+    // Without what a caller leaves in the upper half.
+    let id = fd as u64;
+    let one = || Buffers::One(Buffer { address: a[1], len_bytes: a[2].min(isize::MAX as usize) });
+    let many = || Buffers::many(a[1], a[2]);
+    let offset = |flags| Place::Offset { bytes: word(3), flags };
+    let request = |call, arguments: &[u64]| slot.request(call, arguments, 0);
+    // pread64(2) and preadv(2) have no position of the file.
+    if matches!(trap.number, PREAD64 | PWRITE64 | PREADV | PWRITEV) && (a[3] as i64) < 0 {
+        return Err(Errno::INVAL);
+    }
+    match trap.number {
+        READ => files::read(slot, fd, one(), Place::Position),
+        WRITE => files::write(slot, fd, one(), Place::Position),
+        READV => files::read(slot, fd, many()?, Place::Position),
+        WRITEV => files::write(slot, fd, many()?, Place::Position),
+        PREAD64 => files::read(slot, fd, one(), offset(0)),
+        PWRITE64 => files::write(slot, fd, one(), offset(0)),
+        PREADV => files::read(slot, fd, many()?, offset(0)),
+        PWRITEV => files::write(slot, fd, many()?, offset(0)),
+        PREADV2 => files::read(slot, fd, many()?, offset(word(5))),
+        PWRITEV2 => files::write(slot, fd, many()?, offset(word(5))),
+        FSTAT => attributes::fstat(slot, fd, a[1]),
+        LSEEK => request(Call::Seek, &[id, word(1), word(2)]),
+        FSYNC => request(Call::Sync, &[id]),
+        FDATASYNC | SYNC_FILE_RANGE => request(Call::SyncData, &[id]),
+        SYNCFS => request(Call::SyncFileSystem, &[id]),
+        FTRUNCATE => request(Call::Ftruncate, &[id, word(1)]),
+        FALLOCATE => request(Call::Allocate, &[id, word(1), word(2), word(3)]),
+        GETDENTS64 => files::list(slot, fd, a[1], a[2] as u32 as usize),
+        FADVISE64 => request(Call::Advise, &[id, word(1), word(2), word(3)]),
+        READAHEAD => request(Call::Advise, &[id, word(1), word(2), 3]),
+        FSTATFS => {
+            request(Call::FstatFileSystem, &[id])?;
+            attributes::put_output(slot, a[1])
+        }
+        FCHMOD => {
+            let end = slot.put_text(0, b"");
+            slot.request(Call::ChangeMode, &[id, word(1), AT_EMPTY_PATH], end)
+        }
+        FCHOWN => {
+            let end = slot.put_text(0, b"");
+            slot.request(Call::ChangeOwner, &[id, word(1), word(2), AT_EMPTY_PATH], end)
+        }
+        FSETXATTR => attributes::fxattr(trap, slot, Xattr::Set),
+        FGETXATTR => attributes::fxattr(trap, slot, Xattr::Get),
+        FLISTXATTR => attributes::fxattr(trap, slot, Xattr::List),
+        FREMOVEXATTR => attributes::fxattr(trap, slot, Xattr::Remove),
+        _ => Err(Errno::NOSYS),
+    }
+}
+
+/// Calls that concern processes and signals, and calls of the host that are limited.
+fn processes(trap: &Trap, slot: Slot, context: &mut Context) -> Answer {
+    match trap.number {
+        CLONE => processes::clone(trap, slot, context),
+        FORK => processes::fork(slot, context, processes::Fork::plain()),
+        VFORK => processes::fork(slot, context, processes::Fork::waiting()),
+        EXECVE => exec::execve(trap, slot),
+        EXECVEAT => exec::execveat(trap, slot),
+        EXIT => processes::exit(trap, slot),
+        EXIT_GROUP => {
+            let _ = slot.request(Call::Exit, &[], 0);
+            exit_group(trap.arguments[0])
+        }
+        SETUID | SETGID | SETREUID | SETREGID | SETGROUPS | SETRESUID | SETRESGID | SETFSUID
+        | SETFSGID | CAPSET => processes::set_credentials(trap, slot),
+        UMASK => processes::umask(trap, slot),
+        RT_SIGACTION => signals::action(trap),
+        RT_SIGPROCMASK => signals::mask(trap, &mut context.mask),
+        PPOLL | PSELECT6 | EPOLL_PWAIT | EPOLL_PWAIT2 | RT_SIGSUSPEND => {
+            signals::wait_with_mask(trap, slot)
+        }
+        _ => host::limited(trap, slot),
+    }
+}
+
+/// Calls that [`answer`] knows: those that the filter traps.
+pub(crate) const TRAPPED: &[usize] = &[
+    OPEN, CREAT, OPENAT, OPENAT2, STAT, LSTAT, NEWFSTATAT, STATX, ACCESS, FACCESSAT, FACCESSAT2,
+    READLINK, READLINKAT, GETCWD, CHDIR, FCHDIR, MKDIR, MKDIRAT, MKNOD, MKNODAT, SYMLINK,
+    SYMLINKAT, LINK, LINKAT, RENAME, RENAMEAT, RENAMEAT2, UNLINK, RMDIR, UNLINKAT, TRUNCATE,
+    STATFS, CHMOD, FCHMODAT, FCHMODAT2, CHOWN, LCHOWN, FCHOWNAT, UTIME, UTIMES, FUTIMESAT,
+    UTIMENSAT, SETXATTR, LSETXATTR, GETXATTR, LGETXATTR, LISTXATTR, LLISTXATTR, REMOVEXATTR,
+    LREMOVEXATTR, CLOSE, CLOSE_RANGE, DUP, DUP2, DUP3, FCNTL, IOCTL, MMAP, COPY_FILE_RANGE,
+    SENDFILE, SPLICE, TEE, VMSPLICE, SYNC, READ, WRITE, READV, WRITEV, PREAD64, PWRITE64, PREADV,
+    PWRITEV, PREADV2, PWRITEV2, FSTAT, LSEEK, FLOCK, FSYNC, FDATASYNC, FTRUNCATE, GETDENTS64,
+    FCHMOD, FCHOWN, FSTATFS, READAHEAD, FSETXATTR, FGETXATTR, FLISTXATTR, FREMOVEXATTR, FADVISE64,
+    SYNC_FILE_RANGE, FALLOCATE, SYNCFS, CLONE, FORK, VFORK, EXECVE, EXECVEAT, EXIT, EXIT_GROUP,
+    SETUID, SETGID,
+    SETREUID, SETREGID, SETGROUPS, SETRESUID, SETRESGID, SETFSUID, SETFSGID, CAPSET, UMASK,
+    RT_SIGACTION, RT_SIGPROCMASK, PPOLL, PSELECT6, EPOLL_PWAIT, EPOLL_PWAIT2, RT_SIGSUSPEND,
+    // host::limited
+    GETDENTS, CLONE3, IO_URING_SETUP, IO_SETUP, CHROOT, CONNECT, BIND, INOTIFY_ADD_WATCH,
+    FANOTIFY_MARK, NAME_TO_HANDLE_AT, SECCOMP, PRCTL, SETXATTRAT, GETXATTRAT, LISTXATTRAT,
+    REMOVEXATTRAT, FILE_GETATTR, FILE_SETATTR,
+];
+

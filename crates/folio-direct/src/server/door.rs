@@ -1,0 +1,98 @@
+//! The door: the socket on which new processes attach.
+
+use super::arena::Arena;
+use super::client::Client;
+use super::registry::Registry;
+use super::{sys, threads};
+use crate::shared::layout::{Attach, VERSION};
+use rustix::cmsg_space;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::Timespec;
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, PoisonError};
+
+/// Interval at which expired states of processes are dropped.
+const EXPIRE_INTERVAL: Timespec = Timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
+};
+
+/// Attaches processes until every one has closed its end of the door.
+pub(super) fn serve(registry: &Arc<Registry>, door: &OwnedFd) {
+    loop {
+        registry.expire();
+        let mut ready = [PollFd::new(door, PollFlags::IN)];
+        match poll(&mut ready, Some(&EXPIRE_INTERVAL)) {
+            Ok(0) | Err(Errno::INTR) => continue,
+            Ok(_) => {}
+            Err(_) => return,
+        }
+        let events = ready[0].revents();
+        if events.contains(PollFlags::IN) {
+            if let Some((attach, descriptors)) = receive(door) {
+                // A process that cannot attach finds its socket closed.
+                let _ = attach_process(registry, &attach, descriptors);
+            } else if events.contains(PollFlags::HUP) {
+                return;
+            }
+        } else if events.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) {
+            return;
+        }
+    }
+}
+
+/// Receives a message; `None` if it is not one of a new process.
+fn receive(door: &OwnedFd) -> Option<(Attach, [OwnedFd; 2])> {
+    let mut bytes = [0; size_of::<Attach>()];
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(2))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let received = recvmsg(
+        door,
+        &mut [IoSliceMut::new(&mut bytes)],
+        &mut control,
+        flags,
+    );
+    let mut descriptors = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptors.extend(rights);
+        }
+    }
+    if received.ok()?.bytes != bytes.len() {
+        return None;
+    }
+    let word = |at: usize| {
+        let mut word = [0; 4];
+        word.copy_from_slice(&bytes[at..at + 4]);
+        u32::from_ne_bytes(word)
+    };
+    let attach = Attach {
+        version: word(0),
+        process: word(4),
+        token: u64::from(word(8)) | u64::from(word(12)) << 32,
+    };
+    Some((attach, descriptors.try_into().ok()?))
+}
+
+fn attach_process(
+    registry: &Arc<Registry>,
+    attach: &Attach,
+    [arena, socket]: [OwnedFd; 2],
+) -> Option<()> {
+    if attach.version != VERSION {
+        return None;
+    }
+    let arena = Arena::map(arena.as_fd()).ok()?;
+    let pidfd = sys::peer(socket.as_fd());
+    let (registration, process) = registry.attach(attach.token, pidfd)?;
+    let state = process.process.read().unwrap_or_else(PoisonError::into_inner);
+    state.set_pid(attach.process);
+    drop(state);
+    threads::serve(Client::new(registration, arena, process), socket);
+    Some(())
+}

@@ -1,0 +1,79 @@
+//! SIGKILL at any moment, of a program or of folio: the image mounts, what was synced is there, and
+//! nothing remains.
+
+use crate::Fixture;
+use crate::support::random::Random;
+use crate::support::rounds;
+use crate::support::tools::{command, fsck, run};
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read};
+use std::process::Stdio;
+
+/// Makes, syncs, renames and removes files in processes of its own, and reports each synced one.
+const WORK: &str = "i=0; while :; do i=$((i+1)); mkdir -p w/$((i%7)); \
+    dd if=/dev/zero of=w/new bs=3k count=$((i%40)) 2>/dev/null; \
+    mv w/new w/$((i%7))/$((i%11)); rm -f w/$(((i+3)%7))/$(((i+5)%11)); \
+    echo $i >synced-$i && sync synced-$i && echo $i; done";
+
+/// Replays the journal of an image that was not closed.
+fn replay(fixture: &Fixture) {
+    let mut journal = command("e2fsck");
+    let output = journal.args(["-fy", "-E", "journal_only"]).arg(fixture.image()).output();
+    assert!(output.unwrap().status.code().is_some_and(|code| code <= 1));
+}
+
+#[test]
+fn killed_folio_loses_nothing_that_was_synced() {
+    let mut random = Random::new(37);
+    for _ in 0..rounds::cases(4) {
+        let fixture = Fixture::new("64M");
+        let script = format!("cd '{}' && {WORK}", fixture.place().display());
+        let mut program = fixture.command(&["sh", "-c", &script]);
+        let mut child = program.stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let wanted = 1 + random.below(40) as usize;
+        let mut synced: BTreeSet<String> = lines.by_ref().take(wanted).map(Result::unwrap).collect();
+        kill_process(Pid::from_child(&child), Signal::KILL).unwrap();
+        child.wait().unwrap();
+        // Closed by the last program: each ends with the server.
+        synced.extend(lines.map_while(Result::ok));
+        replay(&fixture);
+        fsck(&fixture.image());
+        for number in synced {
+            let ask = format!("cat synced-{number}");
+            let kept = command("debugfs").args(["-R", &ask]).arg(fixture.image()).output();
+            assert_eq!(kept.unwrap().stdout, format!("{number}\n").as_bytes());
+        }
+        let folder = fixture.folder.path().to_str().unwrap().to_owned();
+        assert!(!run("ps", ["axww"]).contains(&folder), "a process is left");
+    }
+}
+
+#[test]
+fn killed_programs_leave_nothing() {
+    let fixture = Fixture::new("64M");
+    // Programs that hold locks and open files are killed again and again; the lock is free at once.
+    let script = "for i in $(seq 40); do \
+        (exec 9>l; flock 9; exec 8>f$((i%5)); while :; do echo x >&8; done) & p=$!; \
+        sleep 0.0$((i%9)); kill -9 $p; wait $p 2>/dev/null; \
+        flock -w 20 l true || exit 9; done; rm -f f? l; ls";
+    let output = fixture.bash(script);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(output.stdout, b"lost+found\n", "{output:?}");
+    fixture.check();
+}
+
+#[test]
+fn programs_left_by_the_command_end() {
+    let fixture = Fixture::new("16M");
+    let script = format!("cd '{}'; sleep 1000 3>f & echo $!", fixture.place().display());
+    let mut program = fixture.command(&["sh", "-c", &script]);
+    let mut child = program.stdout(Stdio::piped()).spawn().unwrap();
+    let mut output = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut output).unwrap();
+    assert!(child.wait().unwrap().success());
+    let pid = output.trim();
+    assert!(!std::path::Path::new(&format!("/proc/{pid}/fd")).join("3").exists(), "{pid}");
+    fixture.check();
+}

@@ -1,0 +1,81 @@
+//! Foreign suites, where they are installed: docs/conformance.md has versions, results and
+//! exclusions.
+
+use crate::support::require::{requires, root, tool};
+use crate::support::rounds;
+use crate::support::tools::{succeed, text};
+use crate::{Fixture, finish};
+use std::fs;
+
+/// Settings of pjdfstest. A nap is longer than a tick of the clock for inode times.
+const PJDFSTEST: &str = r#"
+[features]
+posix_fallocate = {}
+rename_ctime = {}
+utime_now = {}
+utimensat = {}
+[settings]
+naptime = 0.02
+allow_remount = false
+[dummy_auth]
+entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
+"#;
+
+#[test]
+fn pjdfstest_passes() {
+    requires!(root, tool("pjdfstest"));
+    let fixture = Fixture::new("256M");
+    let settings = fixture.folder.path().join("pjdfstest.toml");
+    fs::write(&settings, PJDFSTEST).unwrap();
+    succeed(&mut fixture.command(&["chmod", "777", &fixture.place().to_string_lossy()]));
+    let suite = ["pjdfstest", "-c", &settings.to_string_lossy(), "-p"];
+    let suite = [&suite[..], &[&*fixture.place().to_string_lossy()]].concat();
+    let output = finish(&mut fixture.command(&suite));
+    let report = text(&output);
+    assert!(
+        output.status.success() && report.contains(" 0 failed"),
+        "pjdfstest: {}\n{report}",
+        output.status
+    );
+    fixture.check();
+}
+
+/// Settings of fsx. Files are not mapped for writing.
+const FSX: &str = r#"
+flen = 1048576
+[opsize]
+min = 1
+max = 65536
+[weights]
+close_open = 1
+read = 10
+write = 10
+mapread = 10
+mapwrite = 0
+truncate = 5
+invalidate = 0
+fsync = 1
+fdatasync = 1
+posix_fallocate = 2
+punch_hole = 2
+sendfile = 0
+posix_fadvise = 2
+copy_file_range = 2
+"#;
+
+#[test]
+fn fsx_passes() {
+    requires!(tool("fsx"));
+    let fixture = Fixture::new("256M");
+    let settings = fixture.folder.path().join("fsx.toml");
+    fs::write(&settings, FSX).unwrap();
+    for seed in 1..=3 {
+        let file = fixture.place().join(format!("file {seed}"));
+        let (seed, count) = (seed.to_string(), rounds::cases(6000).to_string());
+        let suite = ["fsx", "-f", &settings.to_string_lossy(), "-P", "/tmp"];
+        let more = ["-S", &seed, "-N", &count, &file.to_string_lossy()];
+        let output = finish(&mut fixture.command(&[&suite[..], &more].concat()));
+        assert!(output.status.success(), "fsx, seed {seed}: {}", text(&output));
+    }
+    fixture.check();
+}
