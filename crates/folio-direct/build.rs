@@ -19,12 +19,23 @@ fn main() {
         .args(["--edition", "2024", "--crate-type", "bin"])
         .args(["--crate-name", "folio_loader", "--cap-lints", "allow"])
         .args(["--target", &variable("TARGET")])
-        .args(["-C", "opt-level=3", "-C", "panic=abort", "-C", "strip=symbols"])
+        .args([
+            "-C",
+            "opt-level=3",
+            "-C",
+            "panic=abort",
+            "-C",
+            "strip=symbols",
+        ])
         .args(["-C", "debug-assertions=no", "-C", "force-unwind-tables=no"])
         .args(["-C", "no-redzone=yes", "-C", "target-feature=+crt-static"])
         // Code that runs at any address, linked to one that the filter of system calls knows.
         .args(["-C", "relocation-model=pic"])
-        .args(["-nostdlib", "-nostartfiles", "-static", "-no-pie"].map(link).concat())
+        .args(
+            ["-nostdlib", "-nostartfiles", "-static", "-no-pie"]
+                .map(link)
+                .concat(),
+        )
         .args(link("-Tsrc/loader/loader.ld"))
         .args(link("-Wl,--build-id=none,-z,norelro,--no-eh-frame-hdr"))
         .arg("-o")

@@ -19,7 +19,10 @@ const WORK: &str = "i=0; while :; do i=$((i+1)); mkdir -p w/$((i%7)); \
 /// Replays the journal of an image that was not closed.
 fn replay(fixture: &Fixture) {
     let mut journal = command("e2fsck");
-    let output = journal.args(["-fy", "-E", "journal_only"]).arg(fixture.image()).output();
+    let output = journal
+        .args(["-fy", "-E", "journal_only"])
+        .arg(fixture.image())
+        .output();
     assert!(output.unwrap().status.code().is_some_and(|code| code <= 1));
 }
 
@@ -33,7 +36,8 @@ fn killed_folio_loses_nothing_that_was_synced() {
         let mut child = program.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let wanted = 1 + random.below(40) as usize;
-        let mut synced: BTreeSet<String> = lines.by_ref().take(wanted).map(Result::unwrap).collect();
+        let mut synced: BTreeSet<String> =
+            lines.by_ref().take(wanted).map(Result::unwrap).collect();
         kill_process(Pid::from_child(&child), Signal::KILL).unwrap();
         child.wait().unwrap();
         // Closed by the last program: each ends with the server.
@@ -42,7 +46,10 @@ fn killed_folio_loses_nothing_that_was_synced() {
         fsck(&fixture.image());
         for number in synced {
             let ask = format!("cat synced-{number}");
-            let kept = command("debugfs").args(["-R", &ask]).arg(fixture.image()).output();
+            let kept = command("debugfs")
+                .args(["-R", &ask])
+                .arg(fixture.image())
+                .output();
             assert_eq!(kept.unwrap().stdout, format!("{number}\n").as_bytes());
         }
         let folder = fixture.folder.path().to_str().unwrap().to_owned();
@@ -67,13 +74,26 @@ fn killed_programs_leave_nothing() {
 #[test]
 fn programs_left_by_the_command_end() {
     let fixture = Fixture::new("16M");
-    let script = format!("cd '{}'; sleep 1000 3>f & echo $!", fixture.place().display());
+    let script = format!(
+        "cd '{}'; sleep 1000 3>f & echo $!",
+        fixture.place().display()
+    );
     let mut program = fixture.command(&["sh", "-c", &script]);
     let mut child = program.stdout(Stdio::piped()).spawn().unwrap();
     let mut output = String::new();
-    child.stdout.take().unwrap().read_to_string(&mut output).unwrap();
+    child
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_string(&mut output)
+        .unwrap();
     assert!(child.wait().unwrap().success());
     let pid = output.trim();
-    assert!(!std::path::Path::new(&format!("/proc/{pid}/fd")).join("3").exists(), "{pid}");
+    assert!(
+        !std::path::Path::new(&format!("/proc/{pid}/fd"))
+            .join("3")
+            .exists(),
+        "{pid}"
+    );
     fixture.check();
 }

@@ -65,7 +65,10 @@ impl Fixture {
 
     /// Checks the image, and that the host's folder is empty.
     fn check(&self) {
-        assert!(is_empty(&self.place()), "the folder below the image is used");
+        assert!(
+            is_empty(&self.place()),
+            "the folder below the image is used"
+        );
         fsck(&self.image());
     }
 }
@@ -94,9 +97,17 @@ fn output_and_exit_code_are_the_programs() {
     let output = fixture.bash("echo text >f; cat f; cat none; exit 7");
     assert_eq!(output.status.code(), Some(7), "{}", text(&output));
     assert_eq!(output.stdout, b"text\n");
-    assert!(text(&output).contains("none: No such file"), "{}", text(&output));
+    assert!(
+        text(&output).contains("none: No such file"),
+        "{}",
+        text(&output)
+    );
     fixture.check();
-    let kept = command("debugfs").arg("-R").arg("cat f").arg(fixture.image()).output();
+    let kept = command("debugfs")
+        .arg("-R")
+        .arg("cat f")
+        .arg(fixture.image())
+        .output();
     assert_eq!(kept.unwrap().stdout, b"text\n");
 }
 
@@ -105,5 +116,9 @@ fn missing_program_is_named() {
     let fixture = Fixture::new("16M");
     let output = finish(&mut fixture.command(&["/no/such/program"]));
     assert_eq!(output.status.code(), Some(127), "{}", text(&output));
-    assert!(text(&output).contains("/no/such/program"), "{}", text(&output));
+    assert!(
+        text(&output).contains("/no/such/program"),
+        "{}",
+        text(&output)
+    );
 }

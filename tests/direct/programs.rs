@@ -69,12 +69,14 @@ fn runs_as_on_the_host(name: &str) {
 
 macro_rules! cases {
     ($($name:ident)*) => {
-        $(
-            #[test]
-            fn $name() {
-                runs_as_on_the_host(stringify!($name));
-            }
-        )*
+        mod program {
+            $(
+                #[test]
+                fn $name() {
+                    super::runs_as_on_the_host(stringify!($name));
+                }
+            )*
+        }
     };
 }
 

@@ -1,6 +1,6 @@
 //! The host's files stay as they are, and calls that would reach past the library are refused.
 
-use crate::support::require::{requires, root, tool};
+use crate::support::require::requires;
 use crate::support::tools::text;
 use crate::{Fixture, finish};
 use std::fmt::Write;
@@ -10,7 +10,9 @@ use std::path::Path;
 /// Type, mode, owner and size of files of the host that programs have open or name.
 fn host_state(folder: &Path) -> String {
     let mut state = String::new();
-    let devices = ["null", "zero", "full", "random", "urandom", "tty", "shm", "fd", "pts"];
+    let devices = [
+        "null", "zero", "full", "random", "urandom", "tty", "shm", "fd", "pts",
+    ];
     let devices = devices.map(|name| Path::new("/dev").join(name));
     let named = ["/", "/etc", "/etc/passwd", "/proc", "/tmp", "/dev"].map(Into::into);
     for path in devices.iter().chain(&named).chain([&folder.to_owned()]) {
@@ -54,7 +56,11 @@ fn rings_and_filters_are_refused() {
     let job = "--name=a --filename=f --size=64k --rw=write --output=o";
     for engine in ["io_uring", "libaio"] {
         let output = fixture.bash(&format!("fio {job} --ioengine={engine}; echo $?"));
-        assert!(!output.stdout.ends_with(b"0\n"), "{engine}: {}", text(&output));
+        assert!(
+            !output.stdout.ends_with(b"0\n"),
+            "{engine}: {}",
+            text(&output)
+        );
     }
     let script = "import ctypes; c = ctypes.CDLL(None, use_errno=True)
 for call in [(425, 1, 0), (206, 1, 0), (317, 1, 0, 0), (435, 0, 0)]:
@@ -101,6 +107,9 @@ fn links_lead_into_and_out_of_the_image() {
     assert!(found.contains(&*outside.to_string_lossy()), "{found}");
     assert_eq!(lines.last(), Some(&"new"), "{found}");
     assert!(!outside.join("h").exists(), "moved to the image");
-    assert_eq!(finish(&mut fixture.command(&["true"])).status.code(), Some(0));
+    assert_eq!(
+        finish(&mut fixture.command(&["true"])).status.code(),
+        Some(0)
+    );
     fixture.check();
 }

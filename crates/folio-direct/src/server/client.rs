@@ -27,12 +27,19 @@ impl Client {
 
     /// Returns the process for one call, which must not wait for another process.
     pub(super) fn process(&self) -> RwLockReadGuard<'_, Process> {
-        self.process.process.read().unwrap_or_else(PoisonError::into_inner)
+        self.process
+            .process
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the process, with no call in progress.
     pub(super) fn change(&self, change: impl FnOnce(&mut Process)) {
-        let mut process = self.process.process.write().unwrap_or_else(PoisonError::into_inner);
+        let mut process = self
+            .process
+            .process
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         change(&mut process);
     }
 

@@ -56,12 +56,12 @@ fn errno(errno: Errno) -> i64 {
 fn route(client: &Client, request: &Request<'_>, output: &mut Vec<u8>) -> Result<i64> {
     use Call::{
         Access, Advise, Allocate, ChangeDirectory, ChangeDirectoryTo, ChangeMode, ChangeOwner,
-        Close, Control, CopyRange, Duplicate, Execute, Exit, Flock, Forget, FstatFileSystem, Ftruncate,
-        GetAttribute, GetFlags, Link, ListAttributes, ListDirectory, Lock, MakeDirectory, MakeLink,
-        MakeNode, Open, PathOf, Prepare, Read, ReadAt, ReadLink, RemoveAttribute, Rename, Reopen,
-        Seek, SetAttribute, SetCredentials, SetFlags, SetTimes, SocketFolder, Stat, StatFileSystem, Sync,
-        SyncAll, SyncData, SyncFileSystem, Truncate, Umask, Unlink, WorkingDirectory, Write,
-        WriteAt,
+        Close, Control, CopyRange, Duplicate, Execute, Exit, Flock, Forget, FstatFileSystem,
+        Ftruncate, GetAttribute, GetFlags, Link, ListAttributes, ListDirectory, Lock,
+        MakeDirectory, MakeLink, MakeNode, Open, PathOf, Prepare, Read, ReadAt, ReadLink,
+        RemoveAttribute, Rename, Reopen, Seek, SetAttribute, SetCredentials, SetFlags, SetTimes,
+        SocketFolder, Stat, StatFileSystem, Sync, SyncAll, SyncData, SyncFileSystem, Truncate,
+        Umask, Unlink, WorkingDirectory, Write, WriteAt,
     };
     let files = &client.registration.registry().executed;
     files.check(&client.process(), request)?;

@@ -90,7 +90,10 @@ fn attach_process(
     let arena = Arena::map(arena.as_fd()).ok()?;
     let pidfd = sys::peer(socket.as_fd());
     let (registration, process) = registry.attach(attach.token, pidfd)?;
-    let state = process.process.read().unwrap_or_else(PoisonError::into_inner);
+    let state = process
+        .process
+        .read()
+        .unwrap_or_else(PoisonError::into_inner);
     state.set_pid(attach.process);
     drop(state);
     threads::serve(Client::new(registration, arena, process), socket);

@@ -44,7 +44,8 @@ impl ExecutedFiles {
         }
         drop(executed);
         let writes = OpenFlags::WRONLY | OpenFlags::RDWR | OpenFlags::TRUNC;
-        let is_written = |index| OpenFlags::from_bits_truncate(request.word(index)).intersects(writes);
+        let is_written =
+            |index| OpenFlags::from_bits_truncate(request.word(index)).intersects(writes);
         let found = match request.call {
             Call::Open if is_written(1) => {
                 process.statx(request.directory(0), request.path()?, AtFlags::empty())

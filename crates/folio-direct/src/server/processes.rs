@@ -9,11 +9,7 @@ use folio::syscall::Credentials;
 use std::os::unix::ffi::OsStrExt;
 
 /// Makes a call on the process.
-pub(super) fn serve(
-    client: &Client,
-    request: &Request<'_>,
-    output: &mut Vec<u8>,
-) -> Result<i64> {
+pub(super) fn serve(client: &Client, request: &Request<'_>, output: &mut Vec<u8>) -> Result<i64> {
     match request.call {
         Call::Prepare => prepare(client, request),
         Call::Forget => {

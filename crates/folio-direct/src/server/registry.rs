@@ -47,7 +47,10 @@ impl ProcessState {
 
     /// Returns the file that the program is.
     pub(super) fn executed(&self) -> Option<Arc<Executed>> {
-        self.executed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.executed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 

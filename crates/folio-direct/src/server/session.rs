@@ -51,7 +51,12 @@ impl Session {
             .fork()
             .map_err(|error| Failure::new(error.to_string()))?;
         let token = registry
-            .prepare(SERVER, ProcessState::new(process, None), Purpose::Child, None)
+            .prepare(
+                SERVER,
+                ProcessState::new(process, None),
+                Purpose::Child,
+                None,
+            )
             .map_err(cannot)?;
         let flags = SocketFlags::CLOEXEC;
         let (door, outside) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)

@@ -54,7 +54,8 @@ pub(crate) fn copy_range(
     }
     let (from_offset, to_offset) = (from.offset()?, to.offset()?);
     // Up to the end of the file, before the check for overlaps. Linux: `generic_copy_file_checks`.
-    let left = input.common().attributes().size.saturating_sub(from_offset);
+    let size_bytes = input.common().attributes().size_bytes;
+    let left = size_bytes.saturating_sub(from_offset);
     let count = count.min(usize::try_from(left).unwrap_or(usize::MAX));
     let end = |start: u64| start.checked_add(count as u64).ok_or(Errno::OVERFLOW);
     let overlaps = from_offset < end(to_offset)? && to_offset < end(from_offset)?;
