@@ -8,46 +8,53 @@ use crate::layout::{
 use crate::memory::{self, Buffer};
 use crate::state::{ARENA, BASE, BUFFERS_BYTES, PRIVATE, PRIVATE_BYTES, SERVED, STACK_BYTES};
 use crate::system::{
-    self, Errno, FCNTL, FUTEX, MAP_FIXED, MAP_SHARED, MEMFD_CREATE, POLL, PROT_READ, PROT_WRITE,
+    self, Errno, FCNTL, FUTEX, MAP_FIXED, MAP_SHARED, MEMFD_CREATE, POLL, PRLIMIT64, PROT_READ,
+    PROT_WRITE,
     Result, SCHED_YIELD, SENDMSG, SOCKETPAIR, host,
 };
 use core::sync::atomic::Ordering;
 
-/// The slot of the calling thread.
+/// A slot, taken by the calling thread for one call.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(crate) struct Slot(usize);
 
 impl Slot {
-    /// The slot of the calling thread, taken at its first call.
-    pub(crate) fn current() -> Self {
+    /// Takes a slot for a call of this thread: the one that it had before, if it still can.
+    pub(crate) fn take() -> Self {
         let thread = system::tid();
         let start = thread as usize % SLOTS_MAX;
-        for step in 0..SLOTS_MAX {
-            let slot = Self((start + step) % SLOTS_MAX);
-            if slot.header().thread.load(Ordering::Relaxed) == thread {
-                return slot;
-            }
+        let all = || (0..SLOTS_MAX).map(|step| Self((start + step) % SLOTS_MAX));
+        let owner = |slot: &Self| slot.header().thread.load(Ordering::Relaxed);
+        if let Some(slot) = all().find(|slot| owner(slot) == thread)
+            && slot.try_take(thread)
+        {
+            return slot;
         }
-        Self::take(thread)
-    }
-
-    #[cold]
-    fn take(thread: u32) -> Self {
-        let start = thread as usize % SLOTS_MAX;
         loop {
-            for step in 0..SLOTS_MAX {
-                let slot = Self((start + step) % SLOTS_MAX);
-                let owner = &slot.header().thread;
-                let taken =
-                    owner.compare_exchange(0, thread, Ordering::AcqRel, Ordering::Relaxed);
-                if taken.is_ok() {
-                    slot.announce();
-                    return slot;
-                }
+            // A slot without a thread, else that of a thread which makes no call now.
+            let unused = all().find(|slot| owner(slot) == 0 && slot.try_take(thread));
+            if let Some(slot) = unused.or_else(|| all().find(|slot| slot.try_take(thread))) {
+                slot.announce();
+                return slot;
             }
             let _ = host!(SCHED_YIELD);
         }
+    }
+
+    fn try_take(self, thread: u32) -> bool {
+        let busy = &self.header().is_busy;
+        let is_taken =
+            busy.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        if is_taken {
+            self.header().thread.store(thread, Ordering::Relaxed);
+        }
+        is_taken
+    }
+
+    /// Ends the call of this thread, which no longer uses the slot's stack.
+    pub(crate) fn release(self) {
+        self.header().is_busy.store(0, Ordering::Release);
     }
 
     /// Lets the server serve the slot from now on.
@@ -212,7 +219,7 @@ pub(crate) fn server_has_ended() -> ! {
 }
 
 /// Attaches this process to the server by the token of its start: with an arena and a socket of
-/// its own, in the place of those of its parent. The slot of the calling thread is taken.
+/// its own, in the place of those of its parent. A slot is taken for the caller.
 pub(crate) fn attach(token: u64) -> Result<Slot> {
     const MFD_CLOEXEC: usize = 1;
     const MFD_ALLOW_SEALING: usize = 2;
@@ -223,7 +230,7 @@ pub(crate) fn attach(token: u64) -> Result<Slot> {
     let base = BASE.load(Ordering::Relaxed);
     let name = c"folio: calls";
     let arena = host!(MEMFD_CREATE, name.as_ptr(), MFD_CLOEXEC | MFD_ALLOW_SEALING)? as i32;
-    host!(system::FTRUNCATE, arena, ARENA_BYTES)?;
+    with_large_files(|| host!(system::FTRUNCATE, arena, ARENA_BYTES))?;
     host!(FCNTL, arena, F_ADD_SEALS, F_SEAL_SHRINK_GROW)?;
     let mut ends = [0_i32; 2];
     host!(SOCKETPAIR, AF_UNIX, SEQPACKET_CLOEXEC, 0, &raw mut ends)?;
@@ -248,7 +255,19 @@ pub(crate) fn attach(token: u64) -> Result<Slot> {
     for served in &SERVED {
         served.store(false, Ordering::Relaxed);
     }
-    Ok(Slot::take(system::tid()))
+    Ok(Slot::take())
+}
+
+/// Makes a call without the limit of the size of files, which is for those of the program.
+fn with_large_files(call: impl FnOnce() -> Result<usize>) -> Result<()> {
+    const FSIZE: usize = 1;
+    let mut before = [0_u64; 2];
+    host!(PRLIMIT64, 0, FSIZE, 0, &raw mut before)?;
+    let raised = [before[1], before[1]];
+    host!(PRLIMIT64, 0, FSIZE, &raw const raised, 0)?;
+    let done = call();
+    host!(PRLIMIT64, 0, FSIZE, &raw const before, 0)?;
+    done.map(drop)
 }
 
 /// sendmsg(2) with SCM_RIGHTS.

@@ -8,7 +8,7 @@ use crate::layout::{DESCRIPTORS_MAX, HANDOFF, Handoff, VERSION};
 use crate::memory;
 use crate::names::{self, PathArgument};
 use crate::paths::{LastLink, MagicLink, PathAt, magic_link, put_number};
-use crate::state::{BASE, DESCRIPTORS, HOST_PREFIXES, IS_IN_IMAGE, PREFIX, PROGRAM};
+use crate::state::{BASE, DESCRIPTORS, HOST_PREFIXES, IS_IN_IMAGE, PREFIX, PROGRAM, UMASK};
 use crate::system::{
     self, AT_EACCESS, AT_FDCWD, DUP3, EXECVEAT, Errno, FACCESSAT2, MAP_ANONYMOUS, MAP_PRIVATE,
     MEMFD_CREATE, MUNMAP, NEWFSTATAT, O_CLOEXEC, PROT_READ, PROT_WRITE, Result, WRITE, host, map,
@@ -300,13 +300,11 @@ fn start_loader(
 
 /// Writes what the next program needs to a file of memory, which it inherits.
 fn write_handoff(token: u64, paths: [&[u8]; 2], mask: u64) -> Result<()> {
-    let umask = host!(system::UMASK, 0)?;
-    host!(system::UMASK, umask)?;
     let mut handoff = Handoff {
         version: VERSION,
         is_in_image: u32::from(IS_IN_IMAGE.load(Ordering::Relaxed)),
         has_filter: 1,
-        umask: umask as u32,
+        umask: UMASK.load(Ordering::Relaxed),
         token,
         mask,
         descriptors: [0; DESCRIPTORS_MAX / 64],

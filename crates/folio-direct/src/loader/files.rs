@@ -270,7 +270,10 @@ pub(crate) fn mmap(slot: Slot, trap: &Trap) -> Answer {
     if flags & MAP_ANONYMOUS != 0 || !is_image(fd) {
         return Answer::Pass;
     }
-    if flags & MAP_SHARED != 0 && protection & PROT_WRITE != 0 {
+    // A copy does not change with the file, so one for a program that may write it is refused.
+    if flags & MAP_SHARED != 0
+        && (protection & PROT_WRITE != 0 || !is_read_only(slot, fd))
+    {
         return Answer::Failed(Errno::NODEV);
     }
     if offset % 4096 != 0 || len == 0 {
@@ -294,6 +297,12 @@ pub(crate) fn mmap(slot: Slot, trap: &Trap) -> Answer {
             Answer::Failed(error)
         }
     }
+}
+
+/// Returns whether a file is open for reading alone.
+fn is_read_only(slot: Slot, fd: i32) -> bool {
+    const ACCESS_MODE: u64 = 3;
+    slot.request(Call::GetFlags, &[fd as u64], 0).is_ok_and(|flags| flags & ACCESS_MODE == 0)
 }
 
 /// Reads a part of a file into memory of this process, up to the end of the file.

@@ -4,16 +4,20 @@ use crate::attributes::STATX_BASIC;
 use crate::calls::{Call, ELSEWHERE};
 use crate::client::Slot;
 use crate::descriptors::is_image;
+use crate::layout::RESERVED;
 use crate::memory;
 use crate::names::{self, Named, PathArgument};
 use crate::paths::{self, LastLink, PathAt, Target};
+use crate::state::BASE;
 use crate::system::{
+    self, PRLIMIT64, SENDMSG, SETRLIMIT, pid,
     AT_FDCWD, AT_SYMLINK_NOFOLLOW, BIND, CHROOT, CLONE3, CONNECT, Errno, FANOTIFY_MARK, FILE_GETATTR, FILE_SETATTR,
     GETDENTS, GETXATTRAT, INOTIFY_ADD_WATCH, IO_SETUP, IO_URING_SETUP, LISTXATTRAT,
     NAME_TO_HANDLE_AT, PRCTL, REMOVEXATTRAT, Result, SECCOMP, SENDFILE, SETXATTRAT, UNLINK,
     VMSPLICE, host,
 };
 use crate::trap::{Answer, Trap};
+use core::sync::atomic::Ordering;
 
 /// A call that moves data between two descriptors: programs read and write instead.
 pub(crate) fn splice(trap: &Trap) -> Answer {
@@ -40,6 +44,8 @@ pub(crate) fn limited(trap: &Trap, slot: Slot) -> Answer {
         // A second filter would see the runtime's own calls.
         SECCOMP => Answer::Failed(Errno::INVAL),
         PRCTL => prctl(a),
+        SETRLIMIT => limit(trap, 0, 1),
+        PRLIMIT64 if matches!(a[0] as u32, 0) || a[0] as u32 == pid() => limit(trap, 1, 2),
         CHROOT => unless_image(trap, slot, PathArgument::new(0, LastLink::Follow), Errno::PERM),
         INOTIFY_ADD_WATCH => {
             unless_image(trap, slot, PathArgument::new(1, LastLink::Follow), Errno::NOSYS)
@@ -50,9 +56,62 @@ pub(crate) fn limited(trap: &Trap, slot: Slot) -> Answer {
         NAME_TO_HANDLE_AT => {
             unless_image(trap, slot, PathArgument::at(0, 1, LastLink::Keep), Errno::OPNOTSUPP)
         }
+        SENDMSG => send_message(trap),
         CONNECT | BIND => socket_address(trap, slot).unwrap_or_else(Answer::Failed),
         _ => Answer::Pass,
     }
+}
+
+/// sendmsg(2): a descriptor of the image cannot be sent, as its receiver would have the placeholder.
+fn send_message(trap: &Trap) -> Answer {
+    const SOL_SOCKET: u32 = 1;
+    const SCM_RIGHTS: u32 = 1;
+    const HEADER_BYTES: usize = 16;
+    // The control data of `struct msghdr`: an address and a length.
+    let Ok([control, len]) = memory::read::<[usize; 2]>(trap.arguments[1] + 32) else {
+        return Answer::Pass;
+    };
+    let mut at = 0;
+    while control != 0 && at + HEADER_BYTES <= len.min(1 << 16) {
+        let Ok([size, level, kind]) = memory::read::<[u64; 2]>(control + at)
+            .map(|[size, rest]| [size, rest & 0xffff_ffff, rest >> 32])
+        else {
+            return Answer::Pass;
+        };
+        let size = size as usize;
+        if size < HEADER_BYTES || size > len - at {
+            return Answer::Pass;
+        }
+        if [level as u32, kind as u32] == [SOL_SOCKET, SCM_RIGHTS] {
+            for place in (at + HEADER_BYTES..at + size).step_by(4) {
+                let fd = memory::read::<u32>(control + place);
+                if fd.is_ok_and(|fd| is_image(fd as i32)) {
+                    return Answer::Failed(Errno::INVAL);
+                }
+            }
+        }
+        at += size.next_multiple_of(8);
+    }
+    Answer::Pass
+}
+
+/// setrlimit(2) and prlimit(2): the limit of open files is not below the descriptors of the runtime,
+/// which children need.
+fn limit(trap: &Trap, resource: usize, new: usize) -> Answer {
+    const NOFILE: usize = 7;
+    let mut arguments = trap.arguments;
+    if arguments[resource] != NOFILE || arguments[new] == 0 {
+        return Answer::Pass;
+    }
+    let mut limits: [u64; 2] = match memory::read(arguments[new]) {
+        Ok(limits) => limits,
+        Err(error) => return Answer::Failed(error),
+    };
+    let least = (BASE.load(Ordering::Relaxed) + RESERVED) as u64;
+    limits = limits.map(|limit| limit.max(least));
+    arguments[new] = limits.as_ptr() as usize;
+    // SAFETY: the program's own call, with limits of this function.
+    unsafe { system::call(trap.number, arguments) }.into()
 }
 
 fn prctl(a: [usize; 6]) -> Answer {

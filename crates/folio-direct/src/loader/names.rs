@@ -297,6 +297,9 @@ pub(crate) fn getcwd(trap: &Trap, slot: Slot) -> Answer {
     let [into, size, ..] = trap.arguments;
     path_reply(slot, Call::WorkingDirectory, &[])
         .and_then(|path| {
+            if path.len() + 1 > crate::calls::PATH_MAX {
+                return Err(Errno::NAMETOOLONG);
+            }
             if path.len() + 1 > size {
                 return Err(Errno::RANGE);
             }

@@ -84,6 +84,7 @@ pub(crate) fn resolve_absolute(
     if let Some(target) = magic(slot, index, path, last_link) {
         return target;
     }
+    let len = leave_host_prefix(slot.buffer(index), len);
     let path = &slot.buffer(index)[..len];
     if is_of_image(path) {
         return Target::Image { directory: AT_FDCWD, len_bytes: len };
@@ -132,6 +133,40 @@ fn is_below_host_prefix(path: &[u8]) -> bool {
             let rest = path.strip_prefix(prefix);
             !prefix.is_empty() && rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'/')))
         })
+}
+
+/// Drops the start of an absolute path that enters a directory of the host inside the image and
+/// leaves it by `..`, by its names; returns the new length.
+fn leave_host_prefix(path: &mut [u8; 4096], len: usize) -> usize {
+    let mut prefixes = HOST_PREFIXES.get().split(|byte| *byte == b':');
+    let Some(prefix) = prefixes.find(|prefix| !prefix.is_empty() && path[..len].starts_with(prefix))
+    else {
+        return len;
+    };
+    let (mut depth, mut at) = (1, prefix.len());
+    if path[..len].get(at).is_some_and(|byte| *byte != b'/') {
+        return len;
+    }
+    for name in path[at..len].split(|byte| *byte == b'/') {
+        depth = match name {
+            b"" | b"." => depth,
+            b".." => depth - 1,
+            _ => depth + 1,
+        };
+        at += name.len() + 1;
+        if depth == 0 {
+            break;
+        }
+    }
+    if depth > 0 {
+        return len;
+    }
+    // `at` is behind the slash after `..`, or behind the end.
+    let start = at.saturating_sub(1).min(len);
+    path.copy_within(start..=len, 1);
+    path[0] = b'/';
+    let rest = len - start;
+    if rest == 0 { 1 } else { rest + 1 }
 }
 
 /// Puts the path of a directory of the host before the relative path of a buffer; returns the new

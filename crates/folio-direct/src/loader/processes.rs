@@ -3,11 +3,13 @@
 
 use crate::calls::{Call, FOR_CHILD};
 use crate::client::{self, Slot};
+use crate::state::UMASK;
 use crate::system::{
     self, CAPGET, CLONE, Errno, GETGROUPS, Result, SETFSGID, SETFSUID, exit_group, host, raw,
 };
 use crate::trap::{Answer, Context, RSP, Trap, stack_of_thread};
 use core::arch::asm;
+use core::sync::atomic::Ordering;
 
 const CLONE_VM: usize = 0x100;
 const CLONE_FILES: usize = 0x400;
@@ -63,9 +65,13 @@ pub(crate) fn fork(slot: Slot, context: &mut Context, what: Fork) -> Answer {
     let child = unsafe { system::call(CLONE, [what.flags, 0, a, b, c, 0]) };
     match child {
         Ok(0) => {
-            if client::attach(token).is_err() {
-                system::write_error(b"folio: a child process cannot reach the image\n");
-                exit_group(125);
+            match client::attach(token) {
+                // This call still uses the stack of the parent's slot, of which this is a copy.
+                Ok(slot) => slot.release(),
+                Err(_) => {
+                    system::write_error(b"folio: a child process cannot reach the image\n");
+                    exit_group(125);
+                }
             }
             if what.stack != 0 {
                 context.registers[RSP] = what.stack;
@@ -82,15 +88,16 @@ pub(crate) fn fork(slot: Slot, context: &mut Context, what: Fork) -> Answer {
 
 /// exit(2) of a thread: frees the slot, whose stack nothing uses afterwards.
 pub(crate) fn exit(trap: &Trap, slot: Slot) -> Answer {
-    let owner = slot.header().thread.as_ptr();
-    // SAFETY: the thread ends; no memory but the slot's owner is written.
+    slot.header().thread.store(0, Ordering::Relaxed);
+    let busy = slot.header().is_busy.as_ptr();
+    // SAFETY: the thread ends; no memory but the slot's flag is written.
     unsafe {
         asm!(
-            "mov dword ptr [{owner}], 0",
+            "mov dword ptr [{busy}], 0",
             "mov eax, 60",
             "syscall",
             "ud2",
-            owner = in(reg) owner,
+            busy = in(reg) busy,
             in("rdi") trap.arguments[0],
             options(noreturn),
         );
@@ -131,6 +138,7 @@ pub(crate) fn send_credentials(slot: Slot) -> Result<()> {
 pub(crate) fn umask(trap: &Trap, slot: Slot) -> Answer {
     let mask = trap.arguments[0];
     let before = host!(system::UMASK, mask);
+    UMASK.store(mask as u32 & 0o777, Ordering::Relaxed);
     let _ = slot.request(Call::Umask, &[mask as u64], 0);
     before.into()
 }

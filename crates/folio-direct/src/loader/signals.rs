@@ -4,7 +4,8 @@ use crate::client::Slot;
 use crate::memory;
 use crate::system::{
     EPOLL_PWAIT, EPOLL_PWAIT2, Errno, PPOLL, PSELECT6, RT_SIGACTION, RT_SIGPENDING,
-    RT_SIGPROCMASK, RT_SIGSUSPEND, Result, host,
+    RT_SIGPROCMASK, RT_SIGSUSPEND, Result, TGKILL, host,
+    pid, tid,
 };
 use crate::trap::{Answer, Trap, folio_restore, folio_trap};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -82,6 +83,19 @@ fn action_of_trap(new: usize, old: usize) -> Result<u64> {
         memory::write(&before, old)?;
     }
     Ok(0)
+}
+
+/// SIGSYS that a program sent: it ends the process, unless the program ignores or handles it; its
+/// handler is not called.
+pub(crate) extern "C" fn sent() {
+    const SIG_DFL: u64 = 0;
+    if PROGRAM_ACTION[0].load(Ordering::Relaxed) != SIG_DFL {
+        return;
+    }
+    let action: Action = [0; 4];
+    let _ = host!(RT_SIGACTION, SIGSYS, &raw const action, 0, SET_BYTES);
+    // Pending until the handler returns.
+    let _ = host!(TGKILL, pid(), tid(), SIGSYS);
 }
 
 /// rt_sigprocmask(2): changes the mask with which the program continues.

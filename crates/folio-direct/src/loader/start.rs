@@ -9,7 +9,7 @@ use crate::layout::{HANDOFF, Handoff, SLOTS_MAX, VERSION};
 use crate::names::{open_text, path_reply};
 use crate::paths::{LastLink, PathAt, put_number};
 use crate::state::{
-    BASE, DESCRIPTORS, HOST_PREFIXES, IS_IN_IMAGE, PREFIX, PRIVATE, PRIVATE_BYTES, PROGRAM, Text,
+    BASE, DESCRIPTORS, HOST_PREFIXES, IS_IN_IMAGE, PREFIX, PRIVATE, PRIVATE_BYTES, PROGRAM, Text, UMASK,
 };
 use crate::system::{
     self, AT_FDCWD, Errno, FCNTL, MAP_ANONYMOUS, MAP_NORESERVE, MAP_PRIVATE, O_CLOEXEC, PRCTL, PROT_READ,
@@ -151,6 +151,7 @@ fn prepare(vectors: Vectors, texts: [usize; 2]) -> Result<usize> {
         }
         Ok(entry) => {
             signals::restore(mask)?;
+            slot.release();
             Ok(entry)
         }
         failed => failed,
@@ -187,6 +188,7 @@ fn read_handoff() -> Result<Handed> {
     for (text, bytes) in texts.into_iter().zip(whole.texts.split(|byte| *byte == 0)) {
         text.set(bytes);
     }
+    UMASK.store(handoff.umask, Ordering::Relaxed);
     IS_IN_IMAGE.store(handoff.is_in_image != 0, Ordering::Relaxed);
     for (place, word) in DESCRIPTORS.iter().zip(handoff.descriptors) {
         place.store(word, Ordering::Relaxed);

@@ -2,7 +2,7 @@
 
 use crate::layout::{DESCRIPTORS_MAX, SLOTS_MAX};
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize};
 
 /// Longest prefix of the image, list of the host's prefixes, and path of the program.
 pub(crate) const TEXT_MAX: usize = 4096;
@@ -58,6 +58,8 @@ pub(crate) static HOST_PREFIXES: Text = Text::new();
 /// The path of the program, for /proc/self/exe.
 pub(crate) static PROGRAM: Text = Text::new();
 
+/// The umask.
+pub(crate) static UMASK: AtomicU32 = AtomicU32::new(0);
 /// Whether the working directory is one of the image.
 pub(crate) static IS_IN_IMAGE: AtomicBool = AtomicBool::new(false);
 /// A bit for each descriptor of the image.

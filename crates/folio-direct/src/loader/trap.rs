@@ -104,6 +104,9 @@ global_asm!(
     "push r12",
     "and rsp, -16",
     "mov rbx, rdx",
+    // Sent by kill(2), not by the filter.
+    "cmp dword ptr [rsi + 8], 1",
+    "jne 2f",
     "call {slot}",
     // The slot in rax, the end of its stack in rdx.
     "mov r12, rsp",
@@ -112,11 +115,17 @@ global_asm!(
     "mov rsi, rax",
     "call {handle}",
     "mov rsp, r12",
+    // Off the slot's stack, which another thread may have now.
+    "mov dword ptr [rax], 0",
+    "3:",
     "lea rsp, [rbp - 16]",
     "pop r12",
     "pop rbx",
     "pop rbp",
     "ret",
+    "2:",
+    "call {sent}",
+    "jmp 3b",
     ".globl folio_restore",
     "folio_restore:",
     "mov eax, 15",
@@ -132,6 +141,7 @@ global_asm!(
     "ret 128",
     slot = sym slot_and_stack,
     handle = sym handle,
+    sent = sym crate::signals::sent,
 );
 
 #[repr(C)]
@@ -141,12 +151,13 @@ struct SlotAndStack {
 }
 
 extern "C" fn slot_and_stack() -> SlotAndStack {
-    let slot = Slot::current();
+    let slot = Slot::take();
     SlotAndStack { slot, stack_top: slot.stack_top() }
 }
 
-/// Answers the trapped call of a context, whose thread has `slot`.
-extern "C" fn handle(context: &mut Context, slot: Slot) {
+/// Answers the trapped call of a context, whose thread has `slot`. Returns where to note that the
+/// call is over.
+extern "C" fn handle(context: &mut Context, slot: Slot) -> *mut u32 {
     let registers = &mut context.registers;
     let trap = Trap {
         number: registers[RAX],
@@ -173,6 +184,7 @@ extern "C" fn handle(context: &mut Context, slot: Slot) {
             pass(context, folio_pass);
         }
     }
+    slot.header().is_busy.as_ptr()
 }
 
 /// Lets the program make its call itself, from [`folio_pass`], whose calls are not trapped: there
@@ -431,7 +443,7 @@ pub(crate) const TRAPPED: &[usize] = &[
     RT_SIGACTION, RT_SIGPROCMASK, PPOLL, PSELECT6, EPOLL_PWAIT, EPOLL_PWAIT2, RT_SIGSUSPEND,
     // host::limited
     GETDENTS, CLONE3, IO_URING_SETUP, IO_SETUP, CHROOT, CONNECT, BIND, INOTIFY_ADD_WATCH,
-    FANOTIFY_MARK, NAME_TO_HANDLE_AT, SECCOMP, PRCTL, SETXATTRAT, GETXATTRAT, LISTXATTRAT,
+    FANOTIFY_MARK, NAME_TO_HANDLE_AT, SECCOMP, PRCTL, SETRLIMIT, PRLIMIT64, SENDMSG, SETXATTRAT, GETXATTRAT, LISTXATTRAT,
     REMOVEXATTRAT, FILE_GETATTR, FILE_SETATTR,
 ];
 

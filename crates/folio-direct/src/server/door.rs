@@ -3,13 +3,14 @@
 use super::arena::Arena;
 use super::client::Client;
 use super::registry::Registry;
-use super::{sys, threads};
+use super::threads;
 use crate::shared::layout::{Attach, VERSION};
 use rustix::cmsg_space;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Timespec;
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -33,9 +34,9 @@ pub(super) fn serve(registry: &Arc<Registry>, door: &OwnedFd) {
         }
         let events = ready[0].revents();
         if events.contains(PollFlags::IN) {
-            if let Some((attach, descriptors)) = receive(door) {
+            if let Some(message) = receive(door) {
                 // A process that cannot attach finds its socket closed.
-                let _ = attach_process(registry, &attach, descriptors);
+                let _ = attach_process(registry, message);
             } else if events.contains(PollFlags::HUP) {
                 return;
             }
@@ -45,10 +46,19 @@ pub(super) fn serve(registry: &Arc<Registry>, door: &OwnedFd) {
     }
 }
 
+/// The message of a new process.
+struct Message {
+    attach: Attach,
+    arena: OwnedFd,
+    socket: OwnedFd,
+    /// The sender, as the kernel knows it: it may be killed.
+    sender: Option<Pid>,
+}
+
 /// Receives a message; `None` if it is not one of a new process.
-fn receive(door: &OwnedFd) -> Option<(Attach, [OwnedFd; 2])> {
+fn receive(door: &OwnedFd) -> Option<Message> {
     let mut bytes = [0; size_of::<Attach>()];
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(2))];
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(2), ScmCredentials(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let received = recvmsg(
@@ -57,10 +67,12 @@ fn receive(door: &OwnedFd) -> Option<(Attach, [OwnedFd; 2])> {
         &mut control,
         flags,
     );
-    let mut descriptors = Vec::new();
+    let (mut descriptors, mut sender) = (Vec::new(), None);
     for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = message {
-            descriptors.extend(rights);
+        match message {
+            RecvAncillaryMessage::ScmRights(rights) => descriptors.extend(rights),
+            RecvAncillaryMessage::ScmCredentials(found) => sender = Some(found.pid),
+            _ => {}
         }
     }
     if received.ok()?.bytes != bytes.len() {
@@ -76,19 +88,28 @@ fn receive(door: &OwnedFd) -> Option<(Attach, [OwnedFd; 2])> {
         process: word(4),
         token: u64::from(word(8)) | u64::from(word(12)) << 32,
     };
-    Some((attach, descriptors.try_into().ok()?))
+    let [arena, socket] = descriptors.try_into().ok()?;
+    Some(Message {
+        attach,
+        arena,
+        socket,
+        sender,
+    })
 }
 
-fn attach_process(
-    registry: &Arc<Registry>,
-    attach: &Attach,
-    [arena, socket]: [OwnedFd; 2],
-) -> Option<()> {
+fn attach_process(registry: &Arc<Registry>, message: Message) -> Option<()> {
+    let Message {
+        attach,
+        arena,
+        socket,
+        sender,
+    } = message;
     if attach.version != VERSION {
         return None;
     }
     let arena = Arena::map(arena.as_fd()).ok()?;
-    let pidfd = sys::peer(socket.as_fd());
+    // A process of another PID namespace has no number here.
+    let pidfd = sender.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     let (registration, process) = registry.attach(attach.token, pidfd)?;
     let state = process
         .process

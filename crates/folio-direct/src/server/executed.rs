@@ -6,6 +6,7 @@ use crate::shared::calls::Call;
 use folio::Process;
 use folio::base::{Errno, Result};
 use folio::syscall::{AtFlags, Fd, OpenFlags, Statx};
+use folio::vfs::HeldFile;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,10 +30,12 @@ impl ExecutedFiles {
     /// Notes that a program executes the file of a descriptor.
     pub(super) fn execute(self: &Arc<Self>, process: &Process, fd: Fd) -> Result<Executed> {
         let key = key(&process.statx(fd, Path::new(""), AtFlags::EMPTY_PATH)?);
+        let file = process.hold(fd)?;
         *self.lock().entry(key).or_default() += 1;
         Ok(Executed {
             files: self.clone(),
             key,
+            _file: file,
         })
     }
 
@@ -70,6 +73,8 @@ impl ExecutedFiles {
 pub(super) struct Executed {
     files: Arc<ExecutedFiles>,
     key: Key,
+    /// Keeps the inode, and so its number, if its names are removed.
+    _file: HeldFile,
 }
 
 impl Drop for Executed {

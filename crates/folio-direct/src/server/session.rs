@@ -6,6 +6,7 @@ use super::registry::{ProcessState, Purpose, Registry};
 use super::start::First;
 use super::view::View;
 use folio::Kernel;
+use rustix::net::sockopt::set_socket_passcred;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -61,6 +62,8 @@ impl Session {
         let flags = SocketFlags::CLOEXEC;
         let (door, outside) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
             .map_err(|error| cannot(error.into()))?;
+        // The kernel adds the sender's process to each message.
+        set_socket_passcred(&door, true).map_err(|error| cannot(error.into()))?;
         let child = first.start(options, token.unwrap_or_default(), outside.as_fd())?;
         drop(outside);
         let door = Arc::new(door);

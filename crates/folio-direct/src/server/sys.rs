@@ -1,37 +1,12 @@
-//! System calls that no crate wraps safely: the process behind a socket, and the start of the
-//! loader.
+//! The start of the loader, which no crate wraps safely.
 
 use crate::shared::layout::{DOOR, HANDOFF};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command};
-
-/// Returns a descriptor of the process that created a socket; `None` if it cannot be found.
-pub(super) fn peer(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
-    let mut peer = libc::ucred {
-        pid: 0,
-        uid: 0,
-        gid: 0,
-    };
-    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the value and its size belong to this function.
-    let found = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut peer).cast(),
-            &raw mut len,
-        )
-    };
-    // A process of another PID namespace has the number 0 here.
-    let pid = Pid::from_raw(peer.pid).filter(|_| found == 0)?;
-    pidfd_open(pid, PidfdFlags::empty()).ok()
-}
 
 /// The descriptors that the loader has at fixed places.
 pub(super) struct LoaderFiles<'a> {

@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
 /// The version of the layout, with which both sides begin.
 pub(crate) const VERSION: u32 = 0x464f_0001;
 
-/// Threads of a process that make calls at one time.
+/// Calls of a process at one time; further ones wait.
 pub(crate) const SLOTS_MAX: usize = 512;
 /// Size of the input or output of one request.
 pub(crate) const DATA_BYTES: usize = 256 << 10;
@@ -34,8 +34,10 @@ pub(crate) const ARENA_BYTES: usize = HEADER_BYTES + SLOTS_MAX * SLOT_BYTES;
 pub(crate) struct SlotHeader {
     /// [`IDLE`], [`REQUEST`], [`WITHDRAWN`] or [`REPLY`]; both sides wait for it.
     pub(crate) state: AtomicU32,
-    /// The thread that has the slot, 0 if free: for the client alone.
+    /// The thread that had the slot last, 0 if none: for the client alone.
     pub(crate) thread: AtomicU32,
+    /// Whether a call is in progress: for the client alone.
+    pub(crate) is_busy: AtomicU32,
     /// The number of a [`Call`](super::calls::Call).
     pub(crate) call: AtomicU32,
     /// Input of a request, or output of a reply, in bytes.
