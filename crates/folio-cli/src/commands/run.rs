@@ -204,6 +204,12 @@ fn host_folder(at: &Path) -> Outcome<PathBuf> {
         let text = "invalid --at /: without --at the command sees the image as /";
         return Err(Failure::usage(text.to_owned()));
     }
+    // Links of the host lead to the folder itself, not to the image.
+    let mut entries = folder.read_dir().map_err(|error| cannot(at, &error))?;
+    if entries.next().is_some() {
+        let text = format!("{}: --direct needs an empty folder", at.display());
+        return Err(Failure::usage(text));
+    }
     Ok(folder)
 }
 
