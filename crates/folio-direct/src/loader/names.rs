@@ -7,7 +7,7 @@ use crate::memory;
 use crate::paths::{self, LastLink, MagicLink, PathAt, Target};
 use crate::state::{IS_IN_IMAGE, PROGRAM};
 use crate::system::{
-    self, AT_EMPTY_PATH, AT_FDCWD, AT_REMOVEDIR, AT_SYMLINK_FOLLOW, Errno, O_CREAT, O_NOFOLLOW, OPENAT, Result,
+    self, NEWFSTATAT, OPEN, OPENAT2, AT_EMPTY_PATH, AT_FDCWD, AT_REMOVEDIR, AT_SYMLINK_FOLLOW, Errno, O_CREAT, O_NOFOLLOW, OPENAT, Result,
     close, host,
 };
 use crate::trap::{Answer, Trap};
@@ -79,6 +79,7 @@ pub(crate) fn on_path(
     for _ in 0..TURNS_MAX {
         let (directory, len_bytes) = match target {
             Target::Host => return Answer::Pass,
+            Target::HostPath if may_wait(trap, slot) => return Answer::PassPath(argument.address),
             Target::HostPath => {
                 let mut arguments = trap.arguments;
                 arguments[argument.address] = slot.buffer(0).as_ptr() as usize;
@@ -103,6 +104,21 @@ pub(crate) fn on_path(
         }
     }
     Answer::Failed(Errno::LOOP)
+}
+
+/// Returns whether a call on the host's path of the first buffer is an open(2) that may wait: of a
+/// FIFO or a terminal.
+fn may_wait(trap: &Trap, slot: Slot) -> bool {
+    const FILE_TYPE: u32 = 0o170_000;
+    const FIFO: u32 = 0o10_000;
+    const CHARACTER_DEVICE: u32 = 0o20_000;
+    if !matches!(trap.number, OPEN | OPENAT | OPENAT2) {
+        return false;
+    }
+    let mut stat = [0_u32; 36];
+    let path = slot.buffer(0).as_ptr();
+    let found = host!(NEWFSTATAT, AT_FDCWD as isize, path, stat.as_mut_ptr(), 0);
+    found.is_ok() && matches!(stat[6] & FILE_TYPE, FIFO | CHARACTER_DEVICE)
 }
 
 /// Copies the first text of the output to a buffer: the path at which the host continues.

@@ -2,7 +2,7 @@
 //! image. Linux: seccomp(2) with SECCOMP_RET_TRAP.
 
 use crate::attributes::{self, Times, Xattr};
-use crate::calls::Call;
+use crate::calls::{Call, PATH_MAX};
 use crate::client::Slot;
 use crate::descriptors::{is_image, is_reserved};
 use crate::files::{self, Place};
@@ -32,6 +32,8 @@ pub(crate) enum Answer {
     Pass,
     /// The program makes it on the host, with other arguments.
     PassWith([usize; 6]),
+    /// The program makes it on the host, with the path of the slot's first buffer as this argument.
+    PassPath(usize),
     /// The program makes it on the host: a thread with this stack, from [`stack_of_thread`].
     PassThread(usize),
     /// The program makes it again, after the handlers of pending signals.
@@ -90,6 +92,8 @@ unsafe extern "C" {
     pub(crate) fn folio_restore();
     /// Makes a call of the host, and returns to the address on the stack.
     fn folio_pass();
+    /// The same with a path on the stack.
+    fn folio_pass_path();
     /// Makes clone(2) of a thread, and returns to the addresses on both stacks, with the stack of
     /// the child in its register as the program gave it.
     fn folio_pass_thread();
@@ -134,6 +138,11 @@ global_asm!(
     "folio_pass:",
     "syscall",
     "ret 128",
+    ".globl folio_pass_path",
+    "folio_pass_path:",
+    "syscall",
+    // The red zone and a path.
+    "ret 4224",
     ".globl folio_pass_thread",
     "folio_pass_thread:",
     "syscall",
@@ -168,6 +177,7 @@ extern "C" fn handle(context: &mut Context, slot: Slot) -> *mut u32 {
         Answer::Done(value) => context.registers[RAX] = value as usize,
         Answer::Failed(error) => context.registers[RAX] = -error.0 as usize,
         Answer::Pass => pass(context, folio_pass),
+        Answer::PassPath(argument) => pass_path(context, ARGUMENTS[argument], slot.buffer(0)),
         Answer::PassThread(stack) => {
             context.registers[RSI] = stack;
             pass(context, folio_pass_thread);
@@ -197,6 +207,21 @@ fn pass(context: &mut Context, stub: unsafe extern "C" fn()) {
     unsafe { (top as *mut usize).write(registers[RIP]) };
     registers[RSP] = top;
     registers[RIP] = stub as *const () as usize;
+}
+
+/// Lets the program make its call with another path, which is on its own stack: it must outlast the
+/// slot, and a restart of the call.
+fn pass_path(context: &mut Context, argument: usize, path: &[u8; PATH_MAX]) {
+    let registers = &mut context.registers;
+    let top = registers[RSP] - PASS_BYTES - PATH_MAX;
+    // SAFETY: as in `pass`.
+    unsafe { (top as *mut usize).write(registers[RIP]) };
+    let place = top + 8;
+    // SAFETY: as above; above the stack pointer of the call.
+    unsafe { core::ptr::copy_nonoverlapping(path.as_ptr(), place as *mut u8, PATH_MAX) };
+    registers[argument] = place;
+    registers[RSP] = top;
+    registers[RIP] = folio_pass_path as *const () as usize;
 }
 
 /// The stack pointer of a new thread that begins in [`folio_pass`], as its parent does.
