@@ -170,6 +170,24 @@ fn hidden_files_leave_no_blocks_in_an_erofs() {
 }
 
 #[test]
+fn last_content_of_a_linked_passwd_wins_in_an_erofs() {
+    let dir = TestDir::new();
+    for name in ["one", "two"] {
+        fs::create_dir(dir.path(name)).unwrap();
+    }
+    fs::write(dir.path("one/real"), "old\n".repeat(50_000)).unwrap();
+    symlink("real", dir.path("one/passwd")).unwrap();
+    fs::write(dir.path("two/passwd"), "new\n").unwrap();
+    for method in [&[][..], &["--compress", "zstd"]] {
+        let _ = fs::remove_file(dir.path("a.erofs"));
+        let copy = ["cp", "-a", "one/.", "two/.", "a.erofs:/", "--create"];
+        dir.ok(&[&copy[..], method].concat());
+        dir.ok(&["cp", "a.erofs:/passwd", "back"]);
+        assert_eq!(fs::read(dir.path("back")).unwrap(), b"new\n");
+    }
+}
+
+#[test]
 fn impossible_erofs_is_refused() {
     let dir = TestDir::new();
     fs::create_dir(dir.path("tree")).unwrap();

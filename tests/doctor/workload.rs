@@ -4,7 +4,7 @@ use super::*;
 use crate::mount::FuseMount;
 use crate::served::{Keeps, Pages, Served};
 use rustix::process::{Pid, Signal, kill_process};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Repeats a statement of Python for half a second: waits of a fast disk add up, too.
 pub(super) const REPEAT: &str = "import os, time\nend = time.monotonic() + 0.5\n\
@@ -215,6 +215,56 @@ fn stopped_server_delays_no_report() {
     let line = format!("? {place} does not answer");
     assert!(printed.contains(&line), "{printed}");
     mount.unmount();
+}
+
+/// The server of the mount that the command used has read the question and waits for a server that
+/// the command stopped: the doctor ends, and runs the command only once.
+#[test]
+fn server_that_hangs_delays_no_report() {
+    requires!(root, fuse, tool("python3"));
+    let (folder, place) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    written(&folder.path().join("file"), 4096);
+    let below = FuseMount::new(folder.path(), "ttl=0,push=off");
+    let mount = FuseMount::new(&below.path(), "ttl=0,push=off");
+    let (path, server) = (mount.at("file"), below.process());
+    let pid = server.as_raw_nonzero();
+    let script = format!(
+        "import os, time\n\
+         open('runs', 'a').write('x')\n\
+         os.stat({path:?})\n\
+         fd = os.open('f', os.O_CREAT | os.O_RDWR)\n\
+         end = time.monotonic() + 0.5\n\
+         while time.monotonic() < end: os.pwrite(fd, b'x', 0); os.fsync(fd)\n\
+         os.kill({pid}, 19)"
+    );
+    let _stopped = Stopped(server);
+    // A wait for the server could not be ended otherwise.
+    let mut limit = command("sh")
+        .args(["-c", &format!("sleep 60; kill -CONT {pid}")])
+        .spawn()
+        .unwrap();
+    let start = Instant::now();
+    let output = command(env!("CARGO_BIN_EXE_folio"))
+        .current_dir(place.path())
+        .args(["doctor", "--json", "--try", "--", "python3", "-c", &script])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let taken = start.elapsed();
+    drop(Stopped(server));
+    limit.kill().unwrap();
+    limit.wait().unwrap();
+    assert!(taken < Duration::from_secs(40), "{taken:?}");
+    let found = checked(&output);
+    let path = mount.path().display().to_string();
+    assert_eq!(found["unanswered"], serde_json::json!([path]));
+    assert_eq!(std::fs::read(place.path().join("runs")).unwrap(), b"x");
+    for check in found["checks"].as_array().unwrap() {
+        let reason = check["trial"]["reason"].as_str().unwrap_or_default();
+        assert!(reason.contains("does not answer"), "{check:#}");
+    }
+    mount.unmount();
+    below.unmount();
 }
 
 #[test]

@@ -461,6 +461,27 @@ fn externally_moved_directory_is_found_by_itself() {
 }
 
 #[test]
+fn directory_moved_to_too_long_path_is_stale() {
+    let world = World::new("ttl=0,push=off");
+    let p = &world.p;
+    std::fs::create_dir_all(world.host("a/down")).unwrap();
+    write_host(&world.host("a/down/f"), b"1");
+    p.chdir("/h/a/down").unwrap();
+    assert_eq!(world.read("f").unwrap(), b"1");
+    // Each half can be made by its path, which has at most 4095 bytes.
+    let half = |name: &str| vec![name.repeat(250); 10].join("/");
+    let (upper, lower) = (world.host(&half("u")), world.host(&half("l")));
+    std::fs::create_dir_all(&upper).unwrap();
+    std::fs::create_dir_all(&lower).unwrap();
+    std::fs::rename(world.host("a"), lower.join("a")).unwrap();
+    std::fs::rename(world.host(&"l".repeat(250)), upper.join("l")).unwrap();
+    // Afterwards no position is valid any more.
+    pause(Duration::from_millis(1200));
+    assert_eq!(errno(world.read("f")), Some(Errno::STALE));
+    p.chdir("/").unwrap();
+}
+
+#[test]
 fn externally_removed_open_file_stays_readable() {
     for (words, ttl) in mounts_and_ttls() {
         let world = World::new(words);

@@ -381,6 +381,13 @@ fn copies() {
         (from, to, p.fstat(out).unwrap().size_bytes),
         (10, 700_005, 700_005)
     );
+    // Bytes behind the end of the file do not overlap.
+    let (mut from, mut to) = (700_000, 0);
+    assert_eq!(
+        p.copy_file_range(out, Some(&mut from), out, Some(&mut to), 1 << 20)
+            .unwrap(),
+        5
+    );
     fails! {
         p.sendfile(append, input, None, 1) => INVAL,
         p.sendfile(input, out, None, 1) => BADF,

@@ -14,6 +14,8 @@ use folio::{Errno, Error, Result};
 
 /// The largest number of chunks of a file with holes: larger files have larger chunks.
 const CHUNKS_MAX: u64 = 1 << 16;
+/// The largest `chunk_bits` that an inode can hold. Linux: `EROFS_CHUNK_FORMAT_BLKBITS_MASK`.
+const CHUNK_BITS_MAX: u32 = 31;
 /// The largest tail behind an inode, so that there is room for most extended attributes too.
 pub(crate) const TAIL_MAX: usize = BLOCK_BYTES - 320;
 
@@ -92,11 +94,20 @@ pub(crate) struct ContentBuilder {
 
 impl ContentBuilder {
     /// Begins a file that will have about `size_bytes`.
+    ///
+    /// # Errors
+    ///
+    /// EFBIG: it needs larger chunks than an EROFS can have, or the image is full.
     pub(crate) fn new(output: &BlockOutput, size_bytes: u64) -> Result<Self> {
         let chunk_blocks = (size_bytes / BLOCK_BYTES as u64).div_ceil(CHUNKS_MAX);
+        let chunk_bits = chunk_blocks.max(1).next_power_of_two().trailing_zeros();
+        if chunk_bits > CHUNK_BITS_MAX {
+            let reason = "a file of an EROFS has at most 512 PiB";
+            return Err(Error::new(Errno::FBIG, reason));
+        }
         Ok(Self {
             before: output.next_block()?,
-            chunk_bits: chunk_blocks.max(1).next_power_of_two().trailing_zeros(),
+            chunk_bits,
             position: 0,
             partial: Vec::new(),
             runs: Vec::new(),

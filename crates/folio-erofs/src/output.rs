@@ -132,11 +132,14 @@ impl BlockOutput {
         Ok(())
     }
 
-    /// Writes the first block, after all other blocks, and gives the file its size.
+    /// Gives the file its size, and writes the first block after all other blocks, on the device
+    /// too: after a crash of the host, an image with a superblock is complete.
     pub(crate) fn finish(&mut self, first: &[u8; BLOCK_BYTES]) -> Result<()> {
         self.flush()?;
+        self.file.set_len(self.start).map_err(failed)?;
+        self.file.sync_data().map_err(failed)?;
         self.file.write_all_at(first, 0).map_err(failed)?;
-        self.file.set_len(self.start).map_err(failed)
+        self.file.sync_all().map_err(failed)
     }
 }
 

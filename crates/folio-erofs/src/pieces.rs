@@ -9,12 +9,15 @@ use crate::content::{Content, ContentOwner, Data, TAIL_MAX, ZEROS, out_of_order}
 use crate::duplicates::{Duplicates, hash_after};
 use crate::format::{BLOCK_BYTES, HOLE};
 use crate::output::BlockOutput;
+use folio::base::InodeNumber;
 use folio::{Errno, Error, Result};
 use std::collections::VecDeque;
 use std::sync::mpsc::Receiver;
 
 /// Bytes that may wait in the queue.
 const QUEUED_BYTES_MAX: usize = 16 << 20;
+/// The smallest hole for which a file has chunks instead of pieces.
+const LARGE_HOLE_BYTES: u64 = 4 << 20;
 
 /// A content that is complete.
 pub(crate) struct Finished {
@@ -86,6 +89,12 @@ impl PieceQueue {
     /// Whether nothing waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.queued.is_empty()
+    }
+
+    /// Whether the end of a content of this staged file waits.
+    pub(crate) fn has_staged(&self, number: InodeNumber) -> bool {
+        let mut ends = self.queued.iter().filter_map(|queued| queued.end.as_ref());
+        ends.any(|end| matches!(end.owner, ContentOwner::Staged(found) if found == number))
     }
 
     /// Writes the first piece; returns the content that it completes.
@@ -188,20 +197,38 @@ pub(crate) struct PieceBuilder {
 }
 
 impl PieceBuilder {
-    /// Adds bytes at an offset; see [`crate::content::ContentBuilder::write`].
+    /// Whether a hole up to `offset` makes a file of `size_bytes` mostly a hole. Then the bytes so
+    /// far, at most one piece, are returned: the file is to have chunks.
+    pub(crate) fn take_before_hole(&mut self, offset: u64, size_bytes: u64) -> Option<Vec<u8>> {
+        let hole = offset.checked_sub(self.position)?;
+        let is_first_piece = self.position == self.partial.len() as u64;
+        let is_large = hole >= LARGE_HOLE_BYTES.max(size_bytes / 2);
+        (is_first_piece && is_large).then(|| std::mem::take(&mut self.partial))
+    }
+
+    /// Adds zeros before `offset`, at most one piece; returns false if none are missing.
+    pub(crate) fn fill(&mut self, queue: &mut PieceQueue, offset: u64) -> bool {
+        let len = offset.saturating_sub(self.position).min(ZEROS.len() as u64);
+        self.append(queue, &ZEROS[..len as usize]);
+        len > 0
+    }
+
+    /// Adds bytes at an offset, after [`PieceBuilder::fill`]. See
+    /// [`crate::content::ContentBuilder::write`].
     pub(crate) fn write(
         &mut self,
         queue: &mut PieceQueue,
-        mut bytes: &[u8],
+        bytes: &[u8],
         offset: u64,
     ) -> Result<()> {
-        if offset < self.position {
+        if offset != self.position {
             return Err(out_of_order());
         }
-        while self.position < offset {
-            let len = (offset - self.position).min(ZEROS.len() as u64);
-            self.write(queue, &ZEROS[..len as usize], self.position)?;
-        }
+        self.append(queue, bytes);
+        Ok(())
+    }
+
+    fn append(&mut self, queue: &mut PieceQueue, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             if self.partial.len() == PIECE_BYTES {
                 queue.push(std::mem::take(&mut self.partial), None);
@@ -211,32 +238,29 @@ impl PieceBuilder {
             self.position += len as u64;
             bytes = &bytes[len..];
         }
-        Ok(())
     }
 
-    /// Ends the file, as [`crate::content::ContentBuilder::finish`] does. Returns a content that
-    /// needs no blocks; another one leaves the queue later.
+    /// Ends the file, as [`crate::content::ContentBuilder::finish`] does, after
+    /// [`PieceBuilder::fill`]. Returns a content that needs no blocks; another one leaves the queue
+    /// later.
     pub(crate) fn finish(
-        mut self,
+        self,
         queue: &mut PieceQueue,
         owner: ContentOwner,
         size_bytes: u64,
-    ) -> Result<Option<Content>> {
+    ) -> Option<Content> {
         let is_discarded = size_bytes < self.position;
-        if !is_discarded {
-            self.write(queue, &[], size_bytes)?;
-        }
         if self.position < BLOCK_BYTES as u64 {
             if is_discarded {
-                return Ok(Some(Content::EMPTY));
+                return Some(Content::EMPTY);
             }
-            return Ok(Some(Content {
+            return Some(Content {
                 size_bytes,
                 data: Data::Flat {
                     start_block: HOLE,
                     tail: self.partial,
                 },
-            }));
+            });
         }
         let end = End {
             owner,
@@ -244,6 +268,6 @@ impl PieceBuilder {
             is_discarded,
         };
         queue.push(self.partial, Some(end));
-        Ok(None)
+        None
     }
 }

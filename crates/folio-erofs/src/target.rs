@@ -153,6 +153,10 @@ impl Target for NewErofs {
 }
 
 impl ContentSink for NewErofs {
+    fn forget(&self, file: InodeNumber) -> Result<()> {
+        self.lock().forget(file)
+    }
+
     fn begin(&self, file: InodeNumber, size_bytes: u64) -> Result<()> {
         self.lock().begin(ContentOwner::Staged(file), size_bytes)
     }

@@ -13,6 +13,12 @@ pub trait ContentSink: Send + Sync {
     ///
     /// Those of the place.
     fn begin(&self, file: InodeNumber, size_bytes: u64) -> Result<()>;
+    /// Drops the content of an earlier file with this number: the file system has it from now on.
+    ///
+    /// # Errors
+    ///
+    /// Those of the place.
+    fn forget(&self, file: InodeNumber) -> Result<()>;
     /// Writes all `bytes` at `offset`.
     ///
     /// # Errors
@@ -27,7 +33,22 @@ pub trait ContentSink: Send + Sync {
     fn end(&self, size_bytes: u64) -> Result<()>;
 }
 
+/// The size from which a file cannot be a list of owners: it would stay in memory.
+const OWNERS_BYTES_MAX: u64 = 1 << 20;
+
 /// Whether the content of a file stays with its name: a copy may read it, for the names of owners.
-pub(crate) fn stays(name: &[u8]) -> bool {
-    matches!(name, b"passwd" | b"group")
+pub(crate) fn stays(name: &[u8], size_bytes: u64) -> bool {
+    matches!(name, b"passwd" | b"group") && size_bytes < OWNERS_BYTES_MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{OWNERS_BYTES_MAX, stays};
+
+    #[test]
+    fn large_passwd_goes_to_the_sink() {
+        assert!(stays(b"passwd", OWNERS_BYTES_MAX - 1));
+        assert!(!stays(b"passwd", OWNERS_BYTES_MAX));
+        assert!(!stays(b"shadow", 1));
+    }
 }

@@ -129,7 +129,8 @@ pub struct Cost {
     pub bytes: u64,
     /// Bytes that a disk read for them.
     pub device_bytes: u64,
-    /// Of syncs: the time that one sync of these bytes takes, in nanoseconds, if it was measured.
+    /// Of syncs: the time that one sync of these bytes takes, in nanoseconds, if it was measured;
+    /// at least this time if it was too long.
     pub last_sync_ns: Option<u64>,
     /// Calls that slept.
     pub slept: u64,
@@ -207,7 +208,8 @@ pub struct Tiny {
     pub may_be_created: bool,
     /// Time of all calls, in nanoseconds; of a loop that copies, those on the other file as well.
     pub ns: u64,
-    /// Time of calls of 64 KiB for the same bytes, in nanoseconds, if it was measured.
+    /// Time of calls of 64 KiB for the same bytes, in nanoseconds, if it was measured; at least
+    /// this time if it was too long.
     pub large_ns: Option<u64>,
 }
 

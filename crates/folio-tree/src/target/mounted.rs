@@ -278,10 +278,22 @@ impl Target for MountTarget<'_> {
 
     fn create(&self, at: &MountDir, name: &[u8], meta: &FileMeta) -> Result<MountFile, Error> {
         let mut file = self.open_file(at, name, meta)?;
-        if let Some(sink) = self.contents.filter(|_| !stays(name)) {
-            let number = self.process.fstat(file.fd)?.number;
-            sink.begin(number, meta.attributes.size_bytes)?;
-            file.is_apart = true;
+        if let Some(sink) = self.contents {
+            let size_bytes = meta.attributes.size_bytes;
+            file.is_apart = !stays(name, size_bytes);
+            let begun = self.process.fstat(file.fd).and_then(|found| {
+                if file.is_apart {
+                    sink.begin(found.number, size_bytes)
+                } else {
+                    // The name may lead to a file that was written by another name.
+                    sink.forget(found.number)
+                }
+            });
+            if let Err(error) = begun {
+                let _ = self.process.close(file.fd);
+                self.remove(at, name);
+                return Err(error);
+            }
         }
         Ok(file)
     }
@@ -308,9 +320,9 @@ impl Target for MountTarget<'_> {
         if let Some(sink) = sink {
             result = sink.end(written.size_bytes);
         }
-        if sink.is_some() || written.size_bytes > written.written_bytes {
-            let sized = self.process.ftruncate(file.fd, written.size_bytes);
-            result = result.and(sized);
+        // Without its content, the file gets no size: it would read as zeros.
+        if result.is_ok() && (sink.is_some() || written.size_bytes > written.written_bytes) {
+            result = self.process.ftruncate(file.fd, written.size_bytes);
         }
         self.attributes(written.meta, file.is_exact && file.is_new)
             .set_open(self.process, file.fd, failures);

@@ -304,7 +304,7 @@ impl<'a> Unpacker<'a> {
             created => created?,
         };
         self.add_to_layer(name);
-        let written = match self.contents.filter(|_| !stays(name)) {
+        let written = match self.contents.filter(|_| !stays(name, size_bytes)) {
             Some(sink) => self.content_apart(sink, fd, size_bytes, reader),
             None => self.content(fd, size_bytes, reader),
         };

@@ -53,12 +53,14 @@ pub(crate) fn copy_range(
         return Err(Errno::XDEV.into());
     }
     let (from_offset, to_offset) = (from.offset()?, to.offset()?);
+    let end = |start: u64, count: usize| start.checked_add(count as u64).ok_or(Errno::OVERFLOW);
+    end(from_offset, count)?;
+    end(to_offset, count)?;
     // Up to the end of the file, before the check for overlaps. Linux: `generic_copy_file_checks`.
     let size_bytes = input.common().attributes().size_bytes;
     let left = size_bytes.saturating_sub(from_offset);
     let count = count.min(usize::try_from(left).unwrap_or(usize::MAX));
-    let end = |start: u64| start.checked_add(count as u64).ok_or(Errno::OVERFLOW);
-    let overlaps = from_offset < end(to_offset)? && to_offset < end(from_offset)?;
+    let overlaps = from_offset < end(to_offset, count)? && to_offset < end(from_offset, count)?;
     if Arc::ptr_eq(input.inode(), out.inode()) && overlaps && count > 0 {
         return Err(Errno::INVAL.into());
     }

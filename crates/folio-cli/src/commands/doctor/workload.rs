@@ -52,7 +52,7 @@ pub(super) struct WorkloadReport {
     /// Mount points of file systems that did not answer after the command, so that nothing was
     /// measured on them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    unanswered: Vec<String>,
+    pub(super) unanswered: Vec<String>,
     costs: Vec<CostReport>,
     /// The files with the most time on the critical path, the costliest first.
     pub(super) files: Vec<FileReport>,

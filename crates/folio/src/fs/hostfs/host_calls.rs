@@ -173,10 +173,13 @@ pub(super) fn path_of(fd: impl AsFd) -> String {
 }
 
 /// Returns the path of a directory's descriptor, as this process sees it. Another directory may be
-/// at that path by now, or none. Linux: `d_path`.
-pub(super) fn host_path(directory: impl AsFd) -> Result<PathBuf> {
-    let path = retry(|| rustix::fs::readlinkat(CWD, path_of(&directory), Vec::new()))?;
-    Ok(OsString::from_vec(path.into_bytes()).into())
+/// at that path by now, or none. `None` if it has more than 4095 bytes. Linux: `d_path`.
+pub(super) fn host_path(directory: impl AsFd) -> Result<Option<PathBuf>> {
+    match retry(|| rustix::fs::readlinkat(CWD, path_of(&directory), Vec::new())) {
+        Ok(path) => Ok(Some(OsString::from_vec(path.into_bytes()).into())),
+        Err(error) if error.errno() == Errno::NAMETOOLONG => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Opens the regular file of a descriptor again.

@@ -267,8 +267,13 @@ impl HostInode {
             return Ok(None);
         };
         let mut reached = self.shared.root_fd.clone();
-        let root_path = host_calls::host_path(&reached)?;
-        let path = host_calls::host_path(&fd)?;
+        let paths = (
+            host_calls::host_path(&reached)?,
+            host_calls::host_path(&fd)?,
+        );
+        let (Some(root_path), Some(path)) = paths else {
+            return Ok(None);
+        };
         let Ok(names) = path.strip_prefix(root_path) else {
             return Ok(None);
         };

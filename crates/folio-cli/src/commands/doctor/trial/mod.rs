@@ -71,12 +71,16 @@ struct Times {
 }
 
 impl Trials<'_> {
-    /// Tries the cure of each finding, and calls `show` with its number from 1 on.
+    /// Tries the cure of each finding, and calls `show` with its number from 1 on. The command does
+    /// not run again if it used a file system that does not answer: it would wait without end.
     pub(super) fn run(
         &self,
         report: &mut WorkloadReport,
         mut show: impl FnMut(usize, &Trial) -> Outcome,
     ) -> Outcome {
+        let unanswered = report.unanswered.first();
+        let refusal =
+            unanswered.map(|place| format!("{place} does not answer, so a run may not end"));
         let wall_s = report.wall_s.max(1e-3);
         let saves_s = |check: &Check| check.numbers.get("saves_s").and_then(Value::as_f64);
         let share = |check: &Check| saves_s(check).unwrap_or(0.0) / wall_s;
@@ -88,8 +92,12 @@ impl Trials<'_> {
         for (index, check) in report.checks.iter_mut().enumerate() {
             let Some(cure) = &all[index].0 else { continue };
             let has_same = |(other, _): &&(Option<Cure>, f64)| other.as_ref() == Some(cure);
-            let trial = match all.iter().position(|found| has_same(&found)) {
-                Some(first) if first < index && !matches!(cure, Cure::Unavailable(_)) => {
+            let first = all.iter().position(|found| has_same(&found));
+            let trial = match (&refusal, first) {
+                (Some(reason), _) => Trial::NotTried {
+                    reason: reason.clone(),
+                },
+                (None, Some(first)) if first < index && !matches!(cure, Cure::Unavailable(_)) => {
                     Trial::NotTried {
                         reason: format!("its cure is that of finding {}", first + 1),
                     }
