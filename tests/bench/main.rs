@@ -11,6 +11,7 @@ mod scenarios;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use support::PageCache;
 use support::tools::{succeed, text};
 
 /// The program under test.
@@ -25,6 +26,7 @@ fn folio() -> PathBuf {
 
 /// `folio bench` with `words`, in `folder`, everything small.
 fn bench(folder: &Path, words: &[&str]) -> Output {
+    let _cache = page_cache(words);
     let mut command = Command::new(BENCH);
     command
         .args(["--quiet", "--quick"])
@@ -35,6 +37,17 @@ fn bench(folder: &Path, words: &[&str]) -> Output {
     // Messages of the contenders belong in the report.
     assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{words:?}");
     output
+}
+
+/// Returns what a scenario needs of the page cache of this machine. In a guest it empties the
+/// guest's own.
+fn page_cache(words: &[&str]) -> Option<PageCache> {
+    if words.contains(&"warm") {
+        return Some(PageCache::used());
+    }
+    let empties = ["all", "cache", "first-write", "shared-folder"];
+    (empties.iter().any(|name| words.contains(name)) && !words.contains(&"--guest"))
+        .then(PageCache::emptied)
 }
 
 /// Runs the same with `--json`, and returns the output.

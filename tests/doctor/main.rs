@@ -40,7 +40,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::LazyLock;
 use support::tools::{command, mke2fs, run, text};
-use support::{Group, Mounted, requires};
+use support::{Group, Mounted, dropped_pages, requires};
 use tempfile::TempDir;
 
 /// Causes whose verdict depends on timing.
@@ -77,20 +77,6 @@ fn doctor<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Output {
         .stdin(Stdio::null())
         .output()
         .expect("folio runs")
-}
-
-/// Returns the number of pages that reclaim and writes to drop_caches removed from the page cache
-/// of this machine.
-fn dropped_pages() -> u64 {
-    let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
-    let count = |name: &str| {
-        text.lines()
-            .find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok())
-    };
-    ["drop_pagecache ", "pgsteal_file "]
-        .into_iter()
-        .filter_map(count)
-        .sum()
 }
 
 /// The number of dropped pages before the first write or examination.

@@ -17,10 +17,9 @@ use std::io::{IoSliceMut, Read};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use support::require::find;
 use support::tools::{command, run};
-use support::{Group, report_skip, requires};
+use support::{Group, PageCache, dropped_pages, report_skip, requires};
 use tempfile::TempDir;
 
 const PAGE: u64 = 4096;
@@ -30,46 +29,36 @@ const MIB: u64 = 1 << 20;
 /// cannot be dropped.
 struct Bench {
     folder: TempDir,
-    _cache: Cache,
+    _cache: PageCache,
 }
 
-/// Runs a test until an attempt succeeds, at most four times. Other programs use and drop the page
-/// cache of the machine, too, and its host may take pages back: an attempt may be disturbed.
+/// Runs a test again, at most three times, while it fails and this machine lost pages of its page
+/// cache meanwhile: other programs use it, too, and the machine's host may take pages back.
 fn undisturbed(test: impl Fn()) {
     for _ in 0..3 {
-        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(&test)).is_ok() {
-            return;
+        let before = dropped_pages();
+        match std::panic::catch_unwind(std::panic::AssertUnwindSafe(&test)) {
+            Ok(()) => return,
+            Err(_) if dropped_pages() != before => {}
+            Err(reason) => std::panic::resume_unwind(reason),
         }
     }
     test();
-}
-
-/// All tests share the page cache: a test that drops all of it holds this lock exclusively.
-static CACHE: RwLock<()> = RwLock::new(());
-
-enum Cache {
-    Shared(#[allow(dead_code)] RwLockReadGuard<'static, ()>),
-    Alone(#[allow(dead_code)] RwLockWriteGuard<'static, ()>),
-}
-
-fn shared() -> Cache {
-    Cache::Shared(CACHE.read().unwrap_or_else(PoisonError::into_inner))
 }
 
 impl Bench {
     fn new() -> Self {
         Self {
             folder: TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap(),
-            _cache: shared(),
+            _cache: PageCache::used(),
         }
     }
 
     /// Returns a bench that excludes every other bench while it exists.
     fn alone() -> Self {
-        let cache = Cache::Alone(CACHE.write().unwrap_or_else(PoisonError::into_inner));
         Self {
             folder: TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap(),
-            _cache: cache,
+            _cache: PageCache::emptied(),
         }
     }
 

@@ -140,7 +140,7 @@ fn as_unprivileged(bench: &Bench, arguments: &[&str]) -> (Output, String) {
 fn open_bench() -> Bench {
     let bench = Bench {
         folder: TempDir::new_in("/var/tmp").unwrap(),
-        _cache: shared(),
+        _cache: PageCache::used(),
     };
     fs::set_permissions(bench.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     bench

@@ -9,6 +9,7 @@
 //!     fsck, qemu_check   checks by e2fsck and qemu-img              tools.rs
 //!     real_tree          a large tree of the machine's own files    folio-bench
 //!     images             a tree in each file system                 file_systems.rs
+//!     PageCache          a hold on the machine's page cache      page_cache.rs
 //!     Group              a control group with a memory limit        group.rs
 //!     Guest              a Linux guest in QEMU                      folio-bench
 //!     terminal           a program on a terminal, and a dialog       terminal.rs
@@ -27,6 +28,7 @@ pub mod group;
 pub mod guest;
 pub mod manifest;
 pub mod mounted;
+pub mod page_cache;
 pub mod random;
 #[path = "../../crates/folio-bench/src/real_tree.rs"]
 pub mod real_tree;
@@ -42,5 +44,6 @@ pub mod watched_tree;
 pub use group::Group;
 pub use manifest::{Manifest, Scope};
 pub use mounted::Mounted;
+pub use page_cache::{PageCache, dropped_pages};
 pub(crate) use require::requires;
 pub use require::{Need, report_skip};
