@@ -96,7 +96,7 @@ fn links_lead_into_and_out_of_the_image() {
     let script = format!(
         "mkdir -p a/b; echo image >a/f; ln -s {0} out; ln -s ../../../outside up; \
          cat out/f; cat a/../up/f 2>/dev/null; cd a/b; cat ../../out/f ../f; cd ../../out; pwd -P; \
-         cat f; echo new >g; cd -; mv out/g out/h; ln -s $PWD/a/f abs; cat abs; \
+         cat f; echo new >g; cd - >/dev/null; cd ../..; mv out/g out/h; ln -s $PWD/a/f abs; cat abs; \
          mv out/h . 2>/dev/null; cat h",
         outside.display()
     );
