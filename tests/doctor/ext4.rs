@@ -114,8 +114,8 @@ fn nodelalloc_remedy_restores_delayed_allocation() {
             "mke2fs",
             words.chain([image.as_os_str(), OsStr::new("64M")]),
         );
-        let device = LoopDevice::new(&image);
-        let mount = HostMount::new(&["-t", fs_type, "-o", options, &device.0].map(OsStr::new));
+        let device = LoopDevice::attach(&image, &[]);
+        let mount = device.mount(fs_type, options);
         let outcome = DoctorRun::of(mount.folder.path(), &["--write-probe"]);
         outcome.has(&["no-delayed-allocation"]);
         run(
@@ -174,25 +174,6 @@ fn nodelalloc_remedy_keeps_a_loop_mount() {
     // The backing file is examined as well.
     let paths = outcome.report["paths"].as_array().unwrap();
     assert_eq!(paths[paths.len() - 1]["path"], disk.display().to_string());
-}
-
-/// A loop device that remains after an unmount; dropping it detaches the device.
-struct LoopDevice(String);
-
-impl LoopDevice {
-    fn new(image: &Path) -> Self {
-        let shown = run(
-            "losetup",
-            ["--find".as_ref(), "--show".as_ref(), image.as_os_str()],
-        );
-        Self(shown.trim().to_owned())
-    }
-}
-
-impl Drop for LoopDevice {
-    fn drop(&mut self) {
-        let _ = command("losetup").args(["--detach", &self.0]).status();
-    }
 }
 
 #[test]

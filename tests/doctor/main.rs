@@ -280,6 +280,34 @@ fn ext4_mount(folder: &TempDir, options: &str) -> Mounted {
     Mounted::new(&image, options)
 }
 
+/// A loop device that remains after an unmount; dropping it detaches the device.
+struct LoopDevice(String);
+
+impl LoopDevice {
+    /// Attaches an image, with options of losetup(8).
+    #[track_caller]
+    fn attach(image: &Path, options: &[&str]) -> Self {
+        let words = [&["--find", "--show"], options].concat();
+        let words = words.into_iter().map(OsStr::new);
+        Self(
+            run("losetup", words.chain([image.as_os_str()]))
+                .trim()
+                .to_owned(),
+        )
+    }
+
+    #[track_caller]
+    fn mount(&self, fs_type: &str, options: &str) -> HostMount {
+        HostMount::new(&["-t", fs_type, "-o", options, &self.0].map(OsStr::new))
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = command("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
 /// Any other mount; dropping it unmounts, even if the test fails.
 struct HostMount {
     folder: TempDir,

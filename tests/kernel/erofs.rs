@@ -10,6 +10,14 @@ use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
 
+/// Skips the test without the kernel's EROFS, fsck.erofs and what `requires!` is given.
+macro_rules! requires_judges {
+    ($($more:ident $arguments:tt)?) => {
+        requires!(root, loop_devices, linux(5, 15), file_system("erofs"), tool("fsck.erofs"));
+        $(requires!($more $arguments);)?
+    };
+}
+
 /// Asserts that the image is the tree `want` for the kernel.
 #[track_caller]
 fn assert_in_kernel(image: &Path, want: &Manifest, scope: Scope, what: &str) {
@@ -37,13 +45,7 @@ fn assert_holds(image: &Path, want: &Manifest, scope: Scope, what: &str) {
 
 #[test]
 fn erofs_has_all_attributes_in_the_kernel() {
-    requires!(
-        root,
-        loop_devices,
-        linux(5, 15),
-        file_system("erofs"),
-        tool("fsck.erofs")
-    );
+    requires_judges!();
     let scratch = TempDir::new().unwrap();
     let (tree, image) = (scratch.path().join("tree"), scratch.path().join("a.erofs"));
     trees::attributes(&tree, LARGE_BLOCKS);
@@ -59,13 +61,7 @@ fn erofs_has_all_attributes_in_the_kernel() {
 
 #[test]
 fn erofs_of_each_source_equals_the_tree() {
-    requires!(
-        root,
-        loop_devices,
-        linux(5, 15),
-        file_system("erofs"),
-        tool("fsck.erofs")
-    );
+    requires_judges!();
     let scratch = TempDir::new().unwrap();
     let path = |name: &str| scratch.path().join(name);
     let tree = path("tree");
@@ -102,14 +98,7 @@ fn erofs_of_each_source_equals_the_tree() {
 
 #[test]
 fn real_tree_in_erofs_is_as_small_as_upstreams() {
-    requires!(
-        root,
-        loop_devices,
-        linux(5, 15),
-        file_system("erofs"),
-        tool("fsck.erofs"),
-        tool("mkfs.erofs")
-    );
+    requires_judges!(tool("mkfs.erofs"));
     let scratch = TempDir::new().unwrap();
     let (tree, image) = (scratch.path().join("tree"), scratch.path().join("a.erofs"));
     if !trees::real(&tree) {
@@ -151,7 +140,7 @@ fn mixed_contents(folder: &Path) {
 
 #[test]
 fn compressed_erofs_equals_its_tree_in_the_kernel() {
-    requires!(root, loop_devices, linux(6, 10), file_system("erofs"));
+    requires_judges!(linux(6, 10));
     let scratch = TempDir::new().unwrap();
     let tree = scratch.path().join("tree");
     trees::attributes(&tree, LARGE_BLOCKS);

@@ -9,7 +9,7 @@
 //!     fsck, qemu_check   checks by e2fsck and qemu-img              tools.rs
 //!     real_tree          a large tree of the machine's own files    folio-bench
 //!     images             a tree in each file system                 file_systems.rs
-//!     PageCache          a hold on the machine's page cache      page_cache.rs
+//!     PageCache          a hold on the machine's page cache         page_cache.rs
 //!     Group              a control group with a memory limit        group.rs
 //!     Guest              a Linux guest in QEMU                      folio-bench
 //!     terminal           a program on a terminal, and a dialog       terminal.rs

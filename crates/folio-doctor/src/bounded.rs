@@ -48,8 +48,8 @@ fn received<T>(receiver: &Receiver<T>, limit: Duration, should_stop: &AtomicBool
     receiver.try_recv().ok()
 }
 
-/// Returns whether the file system of a mount answers, with or without an error: no kernel keeps a
-/// server's answer to statfs(2).
+/// Returns whether the file system of a mount answers, with or without an error. The kernel caches
+/// no answer to statfs(2); overlayfs asks its upper layer only.
 pub(crate) fn is_answering(mount_point: PathBuf, should_stop: &AtomicBool) -> bool {
     let mut question = Command::new("stat");
     question.args(["-f", "--"]).arg(&mount_point);

@@ -70,7 +70,7 @@ impl BlockOutput {
 
     /// Drops the blocks from `block` on.
     pub(crate) fn truncate(&mut self, block: u32) {
-        let end = u64::from(block) * BLOCK_BYTES as u64;
+        let end = place(block);
         match end.checked_sub(self.start) {
             Some(len) => self.pending.truncate(len as usize),
             // Later blocks overwrite what is in the file.
@@ -83,24 +83,15 @@ impl BlockOutput {
 
     /// Whether `count` blocks at `a` and at `b` are equal.
     pub(crate) fn are_equal(&mut self, a: u32, b: u32, count: u32) -> Result<bool> {
-        self.flush()?;
-        let len = |left: u64| left.min(PENDING_BYTES as u64) as usize;
-        let mut left = u64::from(count) * BLOCK_BYTES as u64;
-        let (mut a, mut b) = (place(a), place(b));
-        let mut buffers = [vec![0; len(left)], vec![0; len(left)]];
-        while left > 0 {
-            let len = len(left);
-            for (buffer, place) in buffers.iter_mut().zip([a, b]) {
-                let read = self.file.read_exact_at(&mut buffer[..len], place);
-                read.map_err(|error| Error::io("read the image", error))?;
-            }
-            if buffers[0][..len] != buffers[1][..len] {
-                return Ok(false);
-            }
-            left -= len as u64;
-            (a, b) = (a + len as u64, b + len as u64);
-        }
-        Ok(true)
+        let mut other = Vec::new();
+        let mut is_equal = true;
+        self.each_part(a, count, |file, part, at| {
+            other.resize(part.len(), 0);
+            read_exact_at(file, &mut other, place(b) + at)?;
+            is_equal = part == other;
+            Ok(is_equal)
+        })?;
+        Ok(is_equal)
     }
 
     /// Moves `count` blocks down, from `from` to `to`.
@@ -108,17 +99,31 @@ impl BlockOutput {
         if from == to {
             return Ok(());
         }
+        self.each_part(from, count, |file, part, at| {
+            file.write_all_at(part, place(to) + at).map_err(failed)?;
+            Ok(true)
+        })
+    }
+
+    /// Reads `count` blocks in parts, each with its distance from the first one, while `step`
+    /// returns true.
+    fn each_part(
+        &mut self,
+        first: u32,
+        count: u32,
+        mut step: impl FnMut(&File, &[u8], u64) -> Result<bool>,
+    ) -> Result<()> {
         self.flush()?;
-        let mut left = u64::from(count) * BLOCK_BYTES as u64;
-        let (mut from, mut to) = (place(from), place(to));
-        let mut buffer = vec![0; left.min(PENDING_BYTES as u64) as usize];
-        while left > 0 {
-            let part = &mut buffer[..left.min(PENDING_BYTES as u64) as usize];
-            let read = self.file.read_exact_at(part, from);
-            read.map_err(|error| Error::io("read the image", error))?;
-            self.file.write_all_at(part, to).map_err(failed)?;
-            let len = part.len() as u64;
-            (from, to, left) = (from + len, to + len, left - len);
+        let (mut at, len) = (0, place(count));
+        let mut buffer = vec![0; len.min(PENDING_BYTES as u64) as usize];
+        while at < len {
+            let part = (len - at).min(PENDING_BYTES as u64) as usize;
+            let part = &mut buffer[..part];
+            read_exact_at(&self.file, part, place(first) + at)?;
+            if !step(&self.file, part, at)? {
+                break;
+            }
+            at += part.len() as u64;
         }
         Ok(())
     }
@@ -141,6 +146,11 @@ impl BlockOutput {
         self.file.write_all_at(first, 0).map_err(failed)?;
         self.file.sync_all().map_err(failed)
     }
+}
+
+fn read_exact_at(file: &File, buffer: &mut [u8], place: u64) -> Result<()> {
+    let read = file.read_exact_at(buffer, place);
+    read.map_err(|error| Error::io("read the image", error))
 }
 
 fn place(block: u32) -> u64 {

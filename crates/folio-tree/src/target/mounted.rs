@@ -3,7 +3,7 @@
 
 use super::{Existing, FileMeta, Target, WrittenFile, dangling_link, existing};
 use crate::attributes::{AttributeFailures, NewAttributes, is_plain_directory};
-use crate::content_sink::{ContentSink, stays};
+use crate::content_sink::{self, ContentSink};
 use crate::entry::as_path as path;
 use crate::options::CopyOptions;
 use crate::rules::FileRules;
@@ -278,18 +278,10 @@ impl Target for MountTarget<'_> {
 
     fn create(&self, at: &MountDir, name: &[u8], meta: &FileMeta) -> Result<MountFile, Error> {
         let mut file = self.open_file(at, name, meta)?;
-        if let Some(sink) = self.contents {
-            let size_bytes = meta.attributes.size_bytes;
-            file.is_apart = !stays(name, size_bytes);
-            let begun = self.process.fstat(file.fd).and_then(|found| {
-                if file.is_apart {
-                    sink.begin(found.number, size_bytes)
-                } else {
-                    // The name may lead to a file that was written by another name.
-                    sink.forget(found.number)
-                }
-            });
-            if let Err(error) = begun {
+        let size_bytes = meta.attributes.size_bytes;
+        match content_sink::begin(self.contents, self.process, file.fd, name, size_bytes) {
+            Ok(sink) => file.is_apart = sink.is_some(),
+            Err(error) => {
                 let _ = self.process.close(file.fd);
                 self.remove(at, name);
                 return Err(error);
@@ -315,15 +307,14 @@ impl Target for MountTarget<'_> {
         written: WrittenFile<'_, MountFile>,
         failures: &mut AttributeFailures,
     ) -> Result<(), Error> {
-        let (file, mut result) = (written.file, Ok(()));
-        let sink = self.sink(&file);
-        if let Some(sink) = sink {
-            result = sink.end(written.size_bytes);
-        }
-        // Without its content, the file gets no size: it would read as zeros.
-        if result.is_ok() && (sink.is_some() || written.size_bytes > written.written_bytes) {
-            result = self.process.ftruncate(file.fd, written.size_bytes);
-        }
+        let (file, size_bytes) = (written.file, written.size_bytes);
+        let result = match self.sink(&file) {
+            Some(sink) => content_sink::end(sink, self.process, file.fd, size_bytes),
+            None if size_bytes > written.written_bytes => {
+                self.process.ftruncate(file.fd, size_bytes)
+            }
+            None => Ok(()),
+        };
         self.attributes(written.meta, file.is_exact && file.is_new)
             .set_open(self.process, file.fd, failures);
         let closed = self.process.close(file.fd);

@@ -3,7 +3,7 @@
 use super::directories::{Directories, components};
 use super::layer::{Layer, remove_tree};
 use crate::attributes::{AttributeFailures, NewAttributes};
-use crate::content_sink::{ContentSink, stays};
+use crate::content_sink::{self, ContentSink};
 use crate::entry::{Entry, EntryKind, as_path};
 use crate::observer::{CopyFailure, Observer, Side};
 use crate::tar::Reader;
@@ -304,10 +304,7 @@ impl<'a> Unpacker<'a> {
             created => created?,
         };
         self.add_to_layer(name);
-        let written = match self.contents.filter(|_| !stays(name, size_bytes)) {
-            Some(sink) => self.content_apart(sink, fd, size_bytes, reader),
-            None => self.content(fd, size_bytes, reader),
-        };
+        let written = self.content(fd, name, size_bytes, reader);
         if written.is_ok() {
             let mut failures = AttributeFailures::default();
             let new = attributes(entry, self.directories.is_plain());
@@ -325,18 +322,25 @@ impl<'a> Unpacker<'a> {
         Ok(closed?)
     }
 
+    /// Writes the content of a file, or sends it to the sink; the file gets its size.
     fn content<R: BufRead>(
         &self,
         fd: Fd,
+        name: &[u8],
         size_bytes: u64,
         reader: &mut Reader<R>,
     ) -> Result<(), Failure> {
+        let sink = content_sink::begin(self.contents, self.process, fd, name, size_bytes)?;
         let mut written = 0;
         while let Some((mut offset, mut bytes)) = reader.next_data().map_err(Failure::Archive)? {
             if self.observer.is_stopped() {
                 return Err(Failure::Archive(Errno::INTR.into()));
             }
             self.observer.copied(bytes.len() as u64);
+            if let Some(sink) = sink {
+                sink.write(bytes, offset)?;
+                continue;
+            }
             while !bytes.is_empty() {
                 let count = self.process.pwrite(fd, bytes, offset)?;
                 bytes = &bytes[count..];
@@ -344,30 +348,12 @@ impl<'a> Unpacker<'a> {
             }
             written = offset;
         }
-        if size_bytes > written {
-            self.process.ftruncate(fd, size_bytes)?;
+        match sink {
+            Some(sink) => content_sink::end(sink, self.process, fd, size_bytes)?,
+            None if size_bytes > written => self.process.ftruncate(fd, size_bytes)?,
+            None => {}
         }
         Ok(())
-    }
-
-    /// Sends the content of a file to a sink; the file gets its size.
-    fn content_apart<R: BufRead>(
-        &self,
-        sink: &dyn ContentSink,
-        fd: Fd,
-        size_bytes: u64,
-        reader: &mut Reader<R>,
-    ) -> Result<(), Failure> {
-        sink.begin(self.process.fstat(fd)?.number, size_bytes)?;
-        while let Some((offset, bytes)) = reader.next_data().map_err(Failure::Archive)? {
-            if self.observer.is_stopped() {
-                return Err(Failure::Archive(Errno::INTR.into()));
-            }
-            self.observer.copied(bytes.len() as u64);
-            sink.write(bytes, offset)?;
-        }
-        sink.end(size_bytes)?;
-        Ok(self.process.ftruncate(fd, size_bytes)?)
     }
 
     /// Creates a symbolic link, a device node or a FIFO.
