@@ -4,6 +4,7 @@
 //!   programs.rs   a table of programs, each on the host and in an image: same output, same tree
 //!   suites.rs     pjdfstest, fsx
 //!   walls.rs      the host's files stay as they are; what is refused
+//!   threads.rs    processes that start while threads open and close files
 //!   kills.rs      SIGKILL of programs and of the server at any moment
 //! ```
 
@@ -12,6 +13,7 @@ mod programs;
 mod suites;
 #[path = "../support/mod.rs"]
 mod support;
+mod threads;
 mod walls;
 
 use std::path::{Path, PathBuf};

@@ -2,7 +2,7 @@
 
 use crate::calls::Call;
 use crate::layout::{
-    ARENA_BYTES, Attach, DATA_BYTES, DOOR, HEADER_BYTES, IDLE, REPLY, REQUEST, SLOT_BYTES,
+    ARENA_BYTES, ArenaHeader, Attach, DATA_BYTES, DOOR, HEADER_BYTES, IDLE, REPLY, REQUEST, SLOT_BYTES,
     SLOTS_MAX, SOCKET, SlotHeader, SlotTaken, VERSION, WITHDRAWN,
 };
 use crate::memory::{self, Buffer};
@@ -13,6 +13,15 @@ use crate::system::{
     Result, SCHED_YIELD, SENDMSG, SOCKETPAIR, host,
 };
 use core::sync::atomic::Ordering;
+
+impl ArenaHeader {
+    /// The header of this process's arena.
+    pub(crate) fn of_client() -> &'static Self {
+        let arena = ARENA.load(Ordering::Relaxed);
+        // SAFETY: the arena is mapped until the process ends, and has only atomics.
+        unsafe { &*(arena as *const Self) }
+    }
+}
 
 /// A slot, taken by the calling thread for one call.
 #[repr(transparent)]
@@ -68,6 +77,11 @@ impl Slot {
         if host!(system::WRITE, socket, address, size_of::<SlotTaken>()).is_err() {
             server_has_ended();
         }
+    }
+
+    /// The index of the slot.
+    pub(crate) fn number(self) -> u32 {
+        self.0 as u32
     }
 
     pub(crate) fn header(self) -> &'static SlotHeader {

@@ -13,6 +13,7 @@ use crate::system::{
     self, AT_EACCESS, AT_FDCWD, DUP3, EXECVEAT, Errno, FACCESSAT2, MAP_ANONYMOUS, MAP_PRIVATE,
     MEMFD_CREATE, MUNMAP, NEWFSTATAT, O_CLOEXEC, PROT_READ, PROT_WRITE, Result, WRITE, host, map,
 };
+use crate::table_lock;
 use crate::trap::{Answer, Trap};
 use core::sync::atomic::Ordering;
 
@@ -65,6 +66,7 @@ pub(crate) fn execute(
     mask: u64,
 ) -> Result<u64> {
     let [arguments, environment] = texts;
+    let _copy = table_lock::copy(slot);
     let len = program_text(slot, path)?;
     let called_by = slot.buffer(FIRST_LEVEL);
     *called_by = *slot.buffer(PROGRAM_TEXT);

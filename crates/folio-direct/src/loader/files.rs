@@ -10,6 +10,7 @@ use crate::system::{
     self, CLOSE_RANGE, DUP, Errno, FCNTL, MAP_ANONYMOUS, MAP_PRIVATE, MAP_SHARED, MPROTECT,
     MUNMAP, PROT_READ, PROT_WRITE, Result, host,
 };
+use crate::table_lock;
 use crate::trap::{Answer, Trap};
 use core::sync::atomic::Ordering;
 
@@ -161,8 +162,13 @@ pub(crate) fn close(slot: Slot, fd: i32) -> Answer {
     if is_reserved(fd) {
         return Answer::Failed(Errno::BADF);
     }
-    if !descriptors::remove(fd) {
+    if !is_image(fd) {
         return Answer::Pass;
+    }
+    let _change = table_lock::change();
+    // Another thread may have closed it meanwhile.
+    if !descriptors::remove(fd) {
+        return Answer::Failed(Errno::BADF);
     }
     let closed = slot.request(Call::Close, &[fd as u64], 0);
     system::close(fd);
@@ -177,6 +183,7 @@ pub(crate) fn close_range(slot: Slot, trap: &Trap) -> Answer {
     if first > last {
         return Answer::Pass;
     }
+    let _change = table_lock::change();
     if flags & CLOEXEC == 0 {
         for fd in descriptors::all() {
             if (first..=last).contains(&(fd as u32)) {
@@ -208,6 +215,7 @@ pub(crate) fn duplicate(slot: Slot, trap: &Trap) -> Answer {
     if !is_image(old) && !(has_new && is_image(new)) {
         return Answer::Pass;
     }
+    let _change = table_lock::change();
     // SAFETY: a call with numbers only.
     match unsafe { system::call(trap.number, trap.arguments) } {
         Ok(fd) => follow_duplicate(slot, old, fd as i32),
@@ -252,10 +260,13 @@ pub(crate) fn fcntl(slot: Slot, trap: &Trap) -> Answer {
         return Answer::Pass;
     }
     match command as i32 {
-        F_DUPFD | F_DUPFD_CLOEXEC => match host!(FCNTL, fd, command, argument) {
-            Ok(new) => follow_duplicate(slot, fd, new as i32),
-            Err(error) => Answer::Failed(error),
-        },
+        F_DUPFD | F_DUPFD_CLOEXEC => {
+            let _change = table_lock::change();
+            match host!(FCNTL, fd, command, argument) {
+                Ok(new) => follow_duplicate(slot, fd, new as i32),
+                Err(error) => Answer::Failed(error),
+            }
+        }
         F_GETFL => slot.request(Call::GetFlags, &[fd as u64], 0).into(),
         F_SETFL => slot.request(Call::SetFlags, &[fd as u64, argument as u64], 0).into(),
         F_GETFD | F_SETFD | F_DUPFD_QUERY | F_SETOWN..=F_GETOWN_EX => Answer::Pass,

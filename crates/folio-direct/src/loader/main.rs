@@ -11,6 +11,7 @@
 //!     |-- processes.rs, exec.rs, signals.rs             calls that the runtime must know of
 //!     |-- paths.rs        is a path the host's or the image's?
 //!     |-- descriptors.rs  is a descriptor the host's or the image's?
+//!     |-- table_lock.rs   changes of descriptors, or a copy of all
 //!     v
 //!   client.rs     a request in shared memory, and its reply
 //!   memory.rs     copies from and to the program's memory, which may not be there
@@ -25,7 +26,7 @@
 //!    host's numbers, close-on-exec flags and inheritance hold. Nothing that a program does to it
 //!    reaches a file of the host.
 //! 3. Memory of the program is copied by the kernel, which finds bad pointers.
-//! 4. Nothing allocates. The only locks are the slots.
+//! 4. Nothing allocates. The locks: a slot for each call, then that of the descriptors.
 
 #![no_std]
 #![no_main]
@@ -54,6 +55,7 @@ mod start;
 mod state;
 mod symbols;
 mod system;
+mod table_lock;
 mod trap;
 
 #[panic_handler]

@@ -10,6 +10,7 @@ use crate::system::{
     self, NEWFSTATAT, OPEN, OPENAT2, AT_EMPTY_PATH, AT_FDCWD, AT_REMOVEDIR, AT_SYMLINK_FOLLOW, Errno, O_CREAT, O_NOFOLLOW, OPENAT, Result,
     close, host,
 };
+use crate::table_lock;
 use crate::trap::{Answer, Trap};
 use core::sync::atomic::Ordering;
 
@@ -232,7 +233,10 @@ impl Open {
 
 pub(crate) fn open(trap: &Trap, slot: Slot, path: PathArgument, what: Open) -> Answer {
     let path = PathArgument { last_link: what.last_link(), ..path };
-    on_path(trap, slot, path, |named| what.request(slot, named))
+    on_path(trap, slot, path, |named| {
+        let _change = table_lock::change();
+        what.request(slot, named)
+    })
 }
 
 pub(crate) fn openat2(trap: &Trap, slot: Slot) -> Answer {
@@ -261,7 +265,9 @@ pub(crate) fn open_text(slot: Slot, path: &[u8], flags: u64) -> Result<i32> {
     let arguments = [AT_FDCWD as isize as usize, address, flags as usize, 0, 0, 0];
     let trap = Trap { number: OPENAT, arguments, mask: 0 };
     let what = Open { flags, mode: 0, resolve: 0 };
-    match open(&trap, slot, PathArgument::at(0, 1, LastLink::Follow), what) {
+    let path = PathArgument::at(0, 1, LastLink::Follow);
+    // Under the lock of execve(2), or before there are threads.
+    match on_path(&trap, slot, path, |named| what.request(slot, named)) {
         Answer::Done(fd) => Ok(fd as i32),
         Answer::Failed(error) => Err(error),
         // SAFETY: the buffer has the path.

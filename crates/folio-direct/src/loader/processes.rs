@@ -7,6 +7,7 @@ use crate::state::UMASK;
 use crate::system::{
     self, CAPGET, CLONE, Errno, GETGROUPS, Result, SETFSGID, SETFSUID, exit_group, host, raw,
 };
+use crate::table_lock;
 use crate::trap::{Answer, Context, RSP, Trap, stack_of_thread};
 use core::arch::asm;
 use core::sync::atomic::Ordering;
@@ -56,6 +57,7 @@ pub(crate) fn clone(trap: &Trap, slot: Slot, context: &mut Context) -> Answer {
 
 /// fork(2), and vfork(2) with a copy of the memory. The child continues in this handler.
 pub(crate) fn fork(slot: Slot, context: &mut Context, what: Fork) -> Answer {
+    let copy = table_lock::copy(slot);
     let token = match slot.request(Call::Prepare, &[FOR_CHILD], 0) {
         Ok(token) => token,
         Err(error) => return Answer::Failed(error),
@@ -65,6 +67,11 @@ pub(crate) fn fork(slot: Slot, context: &mut Context, what: Fork) -> Answer {
     let child = unsafe { system::call(CLONE, [what.flags, 0, a, b, c, 0]) };
     match child {
         Ok(0) => {
+            // The parent waits for this child, but its other threads need not. Any other parent ends
+            // the copy itself: it may have begun another one by now.
+            if what.flags & CLONE_VFORK != 0 {
+                drop(copy);
+            }
             match client::attach(token) {
                 // This call still uses the stack of the parent's slot, of which this is a copy.
                 Ok(slot) => slot.release(),

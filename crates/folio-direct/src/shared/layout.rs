@@ -29,6 +29,16 @@ pub(crate) const SLOT_BYTES: usize = HEADER_BYTES + DATA_BYTES;
 /// Size of an arena.
 pub(crate) const ARENA_BYTES: usize = HEADER_BYTES + SLOTS_MAX * SLOT_BYTES;
 
+/// The start of the arena: for the client alone, but a child of vfork(2) shares that of its parent
+/// until it attaches.
+#[repr(C)]
+pub(crate) struct ArenaHeader {
+    /// The number of calls in progress that change descriptors.
+    pub(crate) changes: AtomicU32,
+    /// The call that copies the descriptors, 0 if none does.
+    pub(crate) copier: AtomicU32,
+}
+
 /// The start of a slot.
 #[repr(C)]
 pub(crate) struct SlotHeader {
