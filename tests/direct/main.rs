@@ -4,10 +4,12 @@
 //!   programs.rs   a table of programs, each on the host and in an image: same output, same tree
 //!   suites.rs     pjdfstest, fsx
 //!   walls.rs      the host's files stay as they are; what is refused
+//!   choice.rs     without FUSE or namespaces
 //!   threads.rs    processes that start while threads open and close files
 //!   kills.rs      SIGKILL of programs and of the server at any moment
 //! ```
 
+mod choice;
 mod kills;
 mod programs;
 mod suites;

@@ -9,13 +9,13 @@ use crate::status::{FORWARDED, exit_code};
 use crate::sys::{Fork, clone_process, set_mount_attributes};
 use crate::terminal::{self, RawTerminal};
 use folio_fuse::DeviceSession;
-use rustix::fs::{FileType, FsWord, Gid, Mode, OFlags, Uid};
+use rustix::fs::{FsWord, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use signal_hook::consts::SIGWINCH;
 use signal_hook::iterator::Signals;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::thread::Builder;
 
 /// The type of the file system of pipes without a name. Linux: linux/magic.h.
@@ -33,14 +33,12 @@ pub struct Container {
 }
 
 impl Container {
-    /// Creates the namespaces. The calling process must have no other thread.
+    /// Creates the namespaces, for [checked](Options::check) options. The calling process must have
+    /// no other thread.
     ///
     /// # Errors
     /// A kernel that permits no user namespaces, or a second thread.
     pub fn start(options: &Options) -> Result<Self, Failure> {
-        if options.root == Root::Image {
-            refuse_directories()?;
-        }
         let wants_terminal = terminal::is_wanted();
         let cannot = |errno| Failure::of("cannot create a channel", errno);
         let (ours, theirs) = Channel::pair().map_err(cannot)?;
@@ -244,29 +242,6 @@ impl Container {
 impl Drop for Container {
     fn drop(&mut self) {
         self.kill();
-    }
-}
-
-/// Refuses standard streams that are directories: the command would reach the host's tree by them.
-fn refuse_directories() -> Result<(), Failure> {
-    let is_directory = |stream: BorrowedFd<'_>| {
-        rustix::fs::fstat(stream)
-            .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
-    };
-    let streams = [
-        (rustix::stdio::stdin(), "input"),
-        (rustix::stdio::stdout(), "output"),
-        (rustix::stdio::stderr(), "error"),
-    ];
-    match streams
-        .into_iter()
-        .find(|(stream, _)| is_directory(*stream))
-    {
-        Some((_, name)) => Err(Failure::new(format!(
-            "standard {name} is a directory of the host, which would lead out of the image: \
-             redirect it, e.g. to /dev/null"
-        ))),
-        None => Ok(()),
     }
 }
 

@@ -1,6 +1,9 @@
 //! A command and its surroundings.
 
+use crate::failure::Failure;
+use rustix::fs::FileType;
 use std::ffi::OsString;
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
 /// The place of the mounted file system.
@@ -57,4 +60,40 @@ pub struct Options {
     pub allows_namespaces: bool,
     /// The source of the mount in /proc/mounts.
     pub source: String,
+}
+
+impl Options {
+    /// Refuses what no machine can run.
+    ///
+    /// # Errors
+    /// With the image as the root, a standard stream that is a directory.
+    pub fn check(&self) -> Result<(), Failure> {
+        match self.root {
+            Root::Image => refuse_directories(),
+            Root::At(_) => Ok(()),
+        }
+    }
+}
+
+/// Refuses standard streams that are directories: the command would reach the host's tree by them.
+fn refuse_directories() -> Result<(), Failure> {
+    let is_directory = |stream: BorrowedFd<'_>| {
+        rustix::fs::fstat(stream)
+            .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
+    };
+    let streams = [
+        (rustix::stdio::stdin(), "input"),
+        (rustix::stdio::stdout(), "output"),
+        (rustix::stdio::stderr(), "error"),
+    ];
+    match streams
+        .into_iter()
+        .find(|(stream, _)| is_directory(*stream))
+    {
+        Some((_, name)) => Err(Failure::new(format!(
+            "standard {name} is a directory of the host, which would lead out of the image: \
+             redirect it, e.g. to /dev/null"
+        ))),
+        None => Ok(()),
+    }
 }

@@ -17,6 +17,7 @@ use folio_fuse::{AllowedUsers, DeviceSession, SessionOptions};
 use folio_run::{Bind, Container, Network, Options, Root};
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -32,11 +33,14 @@ Examples:
   folio run --user www-data --env DEBUG=1 --network none disk.img -- /usr/bin/app
   folio run --control /tmp/d.ctl disk.qcow2              folio ctl /tmp/d.ctl fork NEW copies it meanwhile
   folio run --at /mnt disk.img -- tar -C /mnt -cf out.tar .   the host's tree, the image at /mnt
-  folio run --direct disk.img -- make -C /src            without FUSE and namespaces: in any container
+  folio run --direct disk.img -- make -C /src            without FUSE and namespaces, as it does where there are none
 
 The command sees the image as /, with new /proc, /dev and /tmp, and /sys and the host's /etc/resolv.conf read-only. It
 runs in namespaces of its own: it sees no other processes, and its mounts are in no table of the host. When the
 command exits, all its processes are stopped. The image is locked while it runs and clean when it ends.
+
+Where the machine permits no FUSE or no user namespaces, as in most containers, the command runs as with --direct, after
+a note that says so; --fuse fails there.
 
 Root is the calling user inside. Other ids need ranges for the user in /etc/subuid and /etc/subgid, and the programs
 newuidmap and newgidmap (package uidmap). Without them all files appear as root's, keep their owners in the image, and
@@ -75,6 +79,9 @@ pub(crate) struct Run {
     /// not a sandbox: the command has the user's rights, and sees the host's processes and network
     #[arg(long, conflicts_with_all = ["bind", "user", "hostname", "network", "allow_namespaces", "control"])]
     direct: bool,
+    /// Fail where there is no FUSE or no user namespace, instead of the way of --direct
+    #[arg(long, conflicts_with = "direct")]
+    fuse: bool,
     /// Show a file or directory of the host inside
     #[arg(long, value_name = "HOST:INSIDE[:ro]", value_parser = clap::builder::OsStringValueParser::new())]
     bind: Vec<OsString>,
@@ -97,6 +104,15 @@ pub(crate) struct Run {
     /// The network inside
     #[arg(long, value_enum, default_value_t = NetworkName::Host)]
     network: NetworkName,
+}
+
+impl Run {
+    /// Returns whether there is an option that only namespaces and a mount can obey.
+    fn needs_namespaces(&self) -> bool {
+        let is_host = matches!(self.network, NetworkName::Host) && self.hostname.is_none();
+        let is_plain = self.bind.is_empty() && self.user.is_none() && self.control.is_none();
+        !(is_host && is_plain) || self.allow_namespaces
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -141,14 +157,27 @@ fn try_run(run: &Run, session: &Session) -> Outcome<u8> {
         return run_directly(run, session, &place, &inside);
     }
     let options = options(run, &fuse)?;
-    folio_run::execute_read_only().map_err(failure)?;
+    options.check().map_err(failure)?;
     // First: the process must have one thread.
-    let mut container = Container::start(&options).map_err(failure)?;
+    let (container, mount) = match start(&options) {
+        Ok(started) => started,
+        Err(why) if run.fuse || run.needs_namespaces() => return Err(failure(why)),
+        Err(why) => {
+            if !session.quiet {
+                session.note(format_args!(
+                    "{}: the command's system calls are answered as with --direct, which is no \
+                     sandbox",
+                    why.message
+                ));
+            }
+            return run_directly(run, session, &place, &inside);
+        }
+    };
     let control = ControlServer::bind(run.control.as_deref())?;
     let overlay = Overlay::new(run, &place)?;
     let (device, live) = open(run, &place, overlay.as_ref())?;
     let image = Image::mount_with(session, &place, device, &inside)?;
-    let ran = serve(&mut container, &image, session, fuse, &inside).and_then(|served| {
+    let ran = serve(&container, mount, &image, session, fuse, &inside).and_then(|served| {
         let disk = live.as_deref().map(|live| MountedDisk {
             image: &image,
             live,
@@ -164,6 +193,14 @@ fn try_run(run: &Run, session: &Session) -> Outcome<u8> {
         })
     });
     close(run, session, image, overlay, ran)
+}
+
+/// Starts a container, and mounts FUSE in it. Fails where the machine permits either not.
+fn start(options: &Options) -> Result<(Container, OwnedFd), folio_run::Failure> {
+    folio_run::execute_read_only()?;
+    let mut container = Container::start(options)?;
+    let mount = container.device()?;
+    Ok((container, mount))
 }
 
 /// Runs the command with its system calls answered by this process.
@@ -372,7 +409,8 @@ fn bind(word: &OsStr) -> Outcome<Bind> {
 
 /// Begins to serve the mount of the namespace.
 fn serve(
-    container: &mut Container,
+    container: &Container,
+    mount: OwnedFd,
     image: &Image,
     session: &Session,
     mut fuse: SessionOptions,
@@ -387,11 +425,10 @@ fn serve(
             ));
         }
     }
-    let device = container.device().map_err(failure)?;
     Ok(DeviceSession::new(
         image.kernel().clone(),
         inside,
-        device,
+        mount,
         &fuse,
     )?)
 }
