@@ -571,6 +571,21 @@ fn commands_inside_an_image() {
 }
 
 #[test]
+fn programs_inside_an_image() {
+    requires!(tool("mke2fs"), tool("bash"), tool("tar"), tool("git"));
+    let place = folder();
+    let place = place.path().to_str().expect("UTF-8");
+    let results = measured(&["run", "--direct", "--dir", place]);
+    let jobs: Vec<_> = rows(&results, "jobs")
+        .into_iter()
+        .filter(|row| row["contender"] == "folio run --direct")
+        .collect();
+    assert!(jobs.len() >= 5, "{results}");
+    let mounts = std::fs::read_to_string("/proc/mounts").expect("mounts");
+    assert!(!mounts.contains(place), "{mounts}");
+}
+
+#[test]
 fn python_beside_its_rivals() {
     // Of `cargo xtask python`, beside the folder of this build's profile.
     let python = Path::new(crate::BENCH)

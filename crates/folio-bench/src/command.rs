@@ -106,6 +106,14 @@ impl Meter {
         Err(format!("{name}: wait status {status:#x}: {}", errors.trim()).into())
     }
 
+    /// Adds the time of something else.
+    pub(crate) fn time(&mut self, work: impl FnOnce() -> Outcome) -> Outcome {
+        let start = Instant::now();
+        work()?;
+        self.seconds += start.elapsed().as_secs_f64();
+        Ok(())
+    }
+
     /// Returns the cost of all commands.
     pub(crate) fn sample(&self) -> Sample {
         let evidence = Evidence {

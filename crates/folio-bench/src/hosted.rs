@@ -154,7 +154,7 @@ impl System {
     }
 
     /// Makes an empty file system: ext4 by mke2fs, or by folio where that is missing.
-    fn make_image(&self, image: &Path, size_mib: u64) -> Outcome {
+    pub(crate) fn make_image(&self, image: &Path, size_mib: u64) -> Outcome {
         if let Self::Kernel(fs_type @ ("xfs" | "btrfs")) = self {
             let file = std::fs::File::create(image).at(image)?;
             file.set_len(size_mib << 20).at(image)?;
@@ -278,7 +278,8 @@ impl Hosted {
         self.mount()
     }
 
-    fn unmount(&mut self) -> Outcome {
+    /// Unmounts.
+    pub(crate) fn unmount(&mut self) -> Outcome {
         if let Some(mut served) = self.served.take() {
             return served.unmount();
         }

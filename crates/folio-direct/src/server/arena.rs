@@ -8,16 +8,20 @@ use crate::shared::layout::{
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::thread::futex::{self, Flags};
+use rustix::thread::sched_getcpu;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// `f_type` of a memfd with small pages. One with huge pages may fail with SIGBUS.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// A state that ends the thread of a slot.
 const ENDED: u32 = u32::MAX;
+/// How long a thread looks for the next request before it sleeps: most programs make it sooner, and
+/// the wakeup of a halted processor takes as long.
+const SPIN: Duration = Duration::from_micros(50);
 /// Longest sleep without a check whether the client has ended: it may undo the wakeup.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -94,22 +98,35 @@ pub(super) struct Slot<'a> {
 
 impl Slot<'_> {
     /// Waits for a request, unless the client `is_ended`, and returns whether there is one. It may
-    /// return early. Looks `spins` times before it sleeps.
-    pub(super) fn wait(&self, spins: u32, is_ended: impl Fn() -> bool) -> bool {
-        let mut state = self.header.state.load(Ordering::Acquire);
-        for _ in 0..spins {
-            if is_request(state) {
+    /// return early. Looks for [`SPIN`] before it sleeps, unless the client needs this processor.
+    pub(super) fn wait(&self, is_ended: impl Fn() -> bool) -> bool {
+        let start = Instant::now();
+        loop {
+            if is_request(self.header.state.load(Ordering::Acquire)) {
                 return true;
             }
+            if self.client_is_here() || start.elapsed() > SPIN {
+                break;
+            }
             std::hint::spin_loop();
-            state = self.header.state.load(Ordering::Acquire);
         }
+        self.header.server_sleeps.store(1, Ordering::SeqCst);
+        let state = self.header.state.load(Ordering::SeqCst);
         // The flag is set before the state of the end.
         if !is_request(state) && !is_ended() {
             sleep(&self.header.state, state);
-            state = self.header.state.load(Ordering::Acquire);
         }
-        is_request(state)
+        self.header.server_sleeps.store(0, Ordering::Relaxed);
+        is_request(self.header.state.load(Ordering::Acquire))
+    }
+
+    /// Returns whether the client made its last request on the processor of this thread.
+    fn client_is_here(&self) -> bool {
+        let processor = sched_getcpu() as u32;
+        self.header
+            .server_processor
+            .store(processor, Ordering::Relaxed);
+        self.header.client_processor.load(Ordering::Relaxed) == processor
     }
 
     /// Returns whether the client has withdrawn the request.
@@ -156,7 +173,10 @@ impl Slot<'_> {
         };
         self.header.len_bytes.store(len as u32, Ordering::Relaxed);
         self.header.result.store(result, Ordering::Relaxed);
-        self.set_state(REPLY);
+        self.header.state.store(REPLY, Ordering::SeqCst);
+        if self.header.client_sleeps.load(Ordering::SeqCst) != 0 {
+            self.wake();
+        }
     }
 
     /// Wakes the thread of the slot: the client has ended.
@@ -165,7 +185,11 @@ impl Slot<'_> {
     }
 
     fn set_state(&self, state: u32) {
-        self.header.state.store(state, Ordering::Release);
+        self.header.state.store(state, Ordering::SeqCst);
+        self.wake();
+    }
+
+    fn wake(&self) {
         let _ = futex::wake(&self.header.state, Flags::empty(), i32::MAX as u32);
     }
 }
@@ -210,12 +234,14 @@ impl Slot<'_> {
 
     /// Waits for the reply: the result and the output.
     pub(super) fn receive(&self) -> (i64, Vec<u8>) {
+        self.header.client_sleeps.store(1, Ordering::SeqCst);
         loop {
-            match self.header.state.load(Ordering::Acquire) {
+            match self.header.state.load(Ordering::SeqCst) {
                 REPLY => break,
                 state => sleep(&self.header.state, state),
             }
         }
+        self.header.client_sleeps.store(0, Ordering::Relaxed);
         let len = self.header.len_bytes.load(Ordering::Relaxed) as usize;
         let mut output = vec![0; len];
         // SAFETY: the source is in the slot: the server limits the size.

@@ -9,9 +9,6 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-/// Looks at a slot before its thread sleeps, if the client can run meanwhile.
-const SPINS: u32 = 1000;
-
 /// Serves a process until all copies of its socket are closed.
 pub(super) fn serve(client: Client, socket: OwnedFd) {
     let name = format!("direct-{}", client.registration.number());
@@ -74,11 +71,9 @@ fn serve_slot(client: &Client, number: u32) {
     let Some(slot) = client.arena.slot(number) else {
         return;
     };
-    let has_processors = thread::available_parallelism().is_ok_and(|count| count.get() > 1);
-    let spins = if has_processors { SPINS } else { 0 };
     let (mut input, mut output) = (Vec::new(), Vec::new());
     while !client.is_ended() {
-        if !slot.wait(spins, || client.is_ended()) {
+        if !slot.wait(|| client.is_ended()) {
             continue;
         }
         let Some(header) = slot.take(&mut input) else {

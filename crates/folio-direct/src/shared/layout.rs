@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A client writes a request into its slot, sets the state to [`REQUEST`] and wakes the server; the
-//! server writes the reply, sets [`REPLY`] and wakes the client. Both wait by futex(2). A client
-//! whose call may be interrupted sets [`WITHDRAWN`]; the server replies all the same.
+//! server writes the reply, sets [`REPLY`] and wakes the client. Both look at the state for a while,
+//! unless they are on one processor, and then sleep by futex(2). A client whose call may be interrupted sets [`WITHDRAWN`]; the server replies all the same.
 //!
 //! A process attaches by a message on the door, a socket that all clients share, with its arena and
 //! one end of a socket of its own. When all copies of the other end are closed, the process has
@@ -50,6 +50,18 @@ pub(crate) struct SlotHeader {
     pub(crate) is_busy: AtomicU32,
     /// The number of a [`Call`](super::calls::Call).
     pub(crate) call: AtomicU32,
+    /// The processor of the client at its last request.
+    pub(crate) client_processor: AtomicU32,
+    /// The processor of the server at its last reply.
+    pub(crate) server_processor: AtomicU32,
+    /// Whether the client sleeps, or is about to: set before it looks at the state again.
+    pub(crate) client_sleeps: AtomicU32,
+    /// Whether the server sleeps, or is about to: set before it looks at the state again.
+    pub(crate) server_sleeps: AtomicU32,
+    /// Replies that came too late for a spin, since the last that did not: for the client alone.
+    pub(crate) late_replies: AtomicU32,
+    /// Requests that do not spin: for the client alone.
+    pub(crate) unspun: AtomicU32,
     /// Input of a request, or output of a reply, in bytes.
     pub(crate) len_bytes: AtomicU32,
     pub(crate) arguments: [AtomicU64; 6],

@@ -1,5 +1,12 @@
 //! The scenario `run`: commands of a Debian root in an image, by `folio run`, beside the same tree
 //! under systemd-nspawn on a loop mount, under proot, and under chroot on the host.
+//!
+//! ```text
+//!   mod        whole commands of a Debian
+//!   programs   programs of this machine, by folio run --direct
+//! ```
+
+mod programs;
 
 use crate::command::{self, inside, timed, tool, used_mib};
 use crate::outcome::{Context, Outcome};
@@ -59,10 +66,17 @@ pub struct Options {
     /// Where the images and the tree are made
     #[arg(long, default_value = "/tmp")]
     dir: PathBuf,
+    /// Instead, programs of this machine that work in an image by folio run --direct, beside the
+    /// kernel's loop mount, folio mount, proot and the host
+    #[arg(long, conflicts_with = "tree")]
+    direct: bool,
 }
 
 /// Runs the scenario and returns its report.
 pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
+    if options.direct {
+        return programs::measure(&options.dir, run);
+    }
     let what = "commands in a root file system, from start to end";
     let mut report = Report::new("run", what, &options.dir);
     let scratch = scratch_in(&options.dir)?;
