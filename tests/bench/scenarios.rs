@@ -577,7 +577,7 @@ fn programs_inside_an_image() {
     let place = place.path().to_str().expect("UTF-8");
     let results = measured(&["run", "--direct", "--dir", place]);
     let jobs: Vec<_> = rows(&results, "jobs")
-        .into_iter()
+        .iter()
         .filter(|row| row["contender"] == "folio run --direct")
         .collect();
     assert!(jobs.len() >= 5, "{results}");
