@@ -4,11 +4,13 @@
 //!   programs.rs   a table of programs, each on the host and in an image: same output, same tree
 //!   suites.rs     pjdfstest, fsx
 //!   walls.rs      the host's files stay as they are; what is refused
+//!   review.rs     paths through descriptors, messages and sockets, scripts
 //!   kills.rs      SIGKILL of programs and of the server at any moment
 //! ```
 
 mod kills;
 mod programs;
+mod review;
 mod suites;
 #[path = "../support/mod.rs"]
 mod support;

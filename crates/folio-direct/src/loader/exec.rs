@@ -108,41 +108,36 @@ fn program_text(slot: Slot, path: PathAt) -> Result<usize> {
     if len == 0 && path.directory == AT_FDCWD {
         return Err(Errno::NOENT);
     }
-    let link = magic_link(&given[..len]);
-    let target = match link {
-        Some((MagicLink::Program, b"")) => Some(PROGRAM.get()),
-        Some((MagicLink::Descriptor(fd), b"")) => {
-            Some(names::path_reply(slot, Call::PathOf, &[fd as u64])?)
+    let (directory, rest) = match magic_link(&given[..len]) {
+        Some((MagicLink::Program, b"")) => {
+            let program = PROGRAM.get();
+            given[..program.len()].copy_from_slice(program);
+            given[program.len()] = 0;
+            return Ok(program.len());
         }
-        _ => None,
+        Some((MagicLink::Descriptor(fd), rest)) => (fd, rest),
+        _ if len > 0 && (given[0] == b'/' || path.directory == AT_FDCWD) => return Ok(len),
+        _ => (path.directory, &given[..len]),
     };
-    if let Some(target) = target {
-        given[..target.len()].copy_from_slice(target);
-        given[target.len()] = 0;
-        return Ok(target.len());
-    }
-    if len > 0 && (given[0] == b'/' || path.directory == AT_FDCWD) {
-        return Ok(len);
-    }
     // Relative to a directory, which may be closed by then.
     let mut whole = [0_u8; 4096];
-    let mut end = if is_image(path.directory) {
-        let found = names::path_reply(slot, Call::PathOf, &[path.directory as u64])?;
+    let mut end = if is_image(directory) {
+        let found = names::path_reply(slot, Call::PathOf, &[directory as u64])?;
         whole[..found.len()].copy_from_slice(found);
         found.len()
     } else {
         let mut name = [0_u8; 32];
         name[..14].copy_from_slice(b"/proc/self/fd/");
-        put_number(&mut name[14..], path.directory as u32);
+        put_number(&mut name[14..], directory as u32);
         host!(system::READLINK, name.as_ptr(), whole.as_mut_ptr(), whole.len() - 1)?
     };
-    if len > 0 {
-        if end + 1 + len >= whole.len() {
+    if !rest.is_empty() {
+        if end + 1 + rest.len() >= whole.len() {
             return Err(Errno::NAMETOOLONG);
         }
         whole[end] = b'/';
-        whole[end + 1..end + 1 + len].copy_from_slice(&given[..len]);
-        end += 1 + len;
+        whole[end + 1..end + 1 + rest.len()].copy_from_slice(rest);
+        end += 1 + rest.len();
     }
     whole[end] = 0;
     *given = whole;

@@ -204,7 +204,7 @@ fn calls_have_the_results_of_linux() {
     assert_eq!(one.done(Call::FstatFileSystem, &[9], &[]).len(), 120);
     one.done(Call::MakeLink, &[CWD], b"f\0/d/l\0");
     assert_eq!(one.done(Call::ReadLink, &[CWD, 100], b"/d/l\0"), b"f");
-    one.done(Call::ChangeDirectory, &[], b"/d\0");
+    one.done(Call::ChangeDirectory, &[CWD], b"/d\0");
     assert_eq!(one.done(Call::WorkingDirectory, &[], &[]), b"/d\0");
     assert_eq!(one.done(Call::PathOf, &[9], &[]), b"/d/f\0");
     one.done(Call::Open, &[CWD, 0o200000, 0, 0, 10], b".\0");

@@ -90,7 +90,7 @@ calls! {
     ListDirectory,
     /// ftruncate(2): `fd, size`.
     Ftruncate,
-    /// truncate(2): `size`. Input: the path.
+    /// truncate(2): `directory, size`. Input: the path, or none for the file of the descriptor.
     Truncate,
     /// fallocate(2): `fd, mode, offset, length`.
     Allocate,
@@ -113,7 +113,8 @@ calls! {
 
     /// statx(2): `directory, flags, mask`. Input: the path. Output: a `struct statx`.
     Stat,
-    /// statfs(2). Input: the path. Output: a `struct statfs`.
+    /// statfs(2): `directory`. Input: the path, or none for the file of the descriptor. Output: a
+    /// `struct statfs`.
     StatFileSystem,
     /// fstatfs(2): `fd`. Output: a `struct statfs`.
     FstatFileSystem,
@@ -122,7 +123,7 @@ calls! {
     /// readlinkat(2): `directory, size`. Input: the path. Output: the target.
     ReadLink,
 
-    /// chdir(2). Input: the path.
+    /// chdir(2): `directory`. Input: the path, or none for the directory itself.
     ChangeDirectory,
     /// fchdir(2): `fd`.
     ChangeDirectoryTo,
