@@ -306,6 +306,28 @@ fn locks_end_with_their_process() {
 }
 
 #[test]
+fn child_never_started_ends_with_its_creator() {
+    let server = Server::start();
+    let (one, two) = (server.first(), server.first());
+    one.done(Call::Open, &[CWD, O_CREAT_RDWR, 0o666, 0, 3], b"/f\0");
+    two.done(Call::Open, &[CWD, O_CREAT_RDWR, 0o666, 0, 3], b"/f\0");
+    one.done(Call::Flock, &[3, LOCK_EX], &[]);
+    let started = server.attach(one.token(FOR_CHILD));
+    one.token(FOR_CHILD);
+    one.done(Call::Close, &[3], &[]);
+    started.done(Call::Close, &[3], &[]);
+    let next = one.token(FOR_PROGRAM);
+    // A child that the creator's end finds on the door.
+    let late = one.token(FOR_CHILD);
+    let late = server.attach(late);
+    drop(one);
+    two.done(Call::Flock, &[3, LOCK_EX], &[]);
+    late.done(Call::SyncAll, &[], &[]);
+    // That of the next program is kept.
+    server.attach(next).done(Call::SyncAll, &[], &[]);
+}
+
+#[test]
 fn paths_of_the_host_are_returned() {
     let server = Server::start();
     let one = server.first();
