@@ -141,8 +141,8 @@ fn check_rights(message: &[usize; MESSAGE_WORDS]) -> Result<()> {
     Ok(())
 }
 
-/// setrlimit(2) and prlimit(2): the limit of open files is not below the descriptors of the runtime,
-/// which children need.
+/// setrlimit(2) and prlimit(2): the limit of open files is not below the descriptors of the
+/// runtime, which children need.
 fn limit(trap: &Trap, resource: usize, new: usize) -> Answer {
     const NOFILE: usize = 7;
     let mut arguments = trap.arguments;
@@ -200,8 +200,8 @@ fn with_address(trap: &Trap, slot: Slot, index: usize) -> Result<Answer> {
     })
 }
 
-/// Returns the address on the host, and its length, of a socket whose name is in the image: it is in
-/// a private folder. `None` for the address that the program gave.
+/// Returns the address on the host, and its length, of a socket whose name is in the image: it is
+/// in a private folder. `None` for the address that the program gave.
 fn socket_address(trap: &Trap, slot: Slot, given: [usize; 2]) -> Result<Option<[usize; 2]>> {
     const AF_UNIX: [u8; 2] = [1, 0];
     let [address, len] = [given[0], given[1] as u32 as usize];
