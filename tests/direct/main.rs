@@ -6,12 +6,14 @@
 //!   walls.rs      the host's files stay as they are; what is refused
 //!   choice.rs     without FUSE or namespaces
 //!   threads.rs    processes that start while threads open and close files
+//!   review.rs     paths through descriptors, messages and sockets, scripts
 //!   kills.rs      SIGKILL of programs and of the server at any moment
 //! ```
 
 mod choice;
 mod kills;
 mod programs;
+mod review;
 mod suites;
 #[path = "../support/mod.rs"]
 mod support;

@@ -3,7 +3,7 @@
 use crate::exit::{Exit, Failure, Outcome};
 use crate::image::Image;
 use folio_direct::{Options, Session};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use std::thread;
@@ -16,16 +16,18 @@ pub(crate) fn serve(image: &Image, options: &Options) -> Outcome<u8> {
     let cannot = |error| Failure::new(format!("cannot handle signals: {error}"));
     let mut signals = Signals::new(FORWARDED.iter().chain(&[SIGINT, SIGQUIT])).map_err(cannot)?;
     let session = Session::start(image.kernel(), options).map_err(failure)?;
-    let command = i32::try_from(session.pid()).ok().and_then(Pid::from_raw);
+    let pid = i32::try_from(session.pid()).ok().and_then(Pid::from_raw);
+    // Names the command after its end too, when another process may have its number.
+    let command = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     let handle = signals.handle();
     thread::scope(|scope| {
         scope.spawn(move || {
             for signal in signals.forever() {
                 let is_forwarded = FORWARDED.contains(&signal);
                 let named = Signal::from_named_raw(signal).filter(|_| is_forwarded);
-                if let (Some(command), Some(signal)) = (command, named) {
+                if let (Some(command), Some(signal)) = (&command, named) {
                     // It may have ended.
-                    let _ = kill_process(command, signal);
+                    let _ = pidfd_send_signal(command, signal);
                 }
             }
         });

@@ -110,41 +110,36 @@ fn program_text(slot: Slot, path: PathAt) -> Result<usize> {
     if len == 0 && path.directory == AT_FDCWD {
         return Err(Errno::NOENT);
     }
-    let link = magic_link(&given[..len]);
-    let target = match link {
-        Some((MagicLink::Program, b"")) => Some(PROGRAM.get()),
-        Some((MagicLink::Descriptor(fd), b"")) => {
-            Some(names::path_reply(slot, Call::PathOf, &[fd as u64])?)
+    let (directory, rest) = match magic_link(&given[..len]) {
+        Some((MagicLink::Program, b"")) => {
+            let program = PROGRAM.get();
+            given[..program.len()].copy_from_slice(program);
+            given[program.len()] = 0;
+            return Ok(program.len());
         }
-        _ => None,
+        Some((MagicLink::Descriptor(fd), rest)) => (fd, rest),
+        _ if len > 0 && (given[0] == b'/' || path.directory == AT_FDCWD) => return Ok(len),
+        _ => (path.directory, &given[..len]),
     };
-    if let Some(target) = target {
-        given[..target.len()].copy_from_slice(target);
-        given[target.len()] = 0;
-        return Ok(target.len());
-    }
-    if len > 0 && (given[0] == b'/' || path.directory == AT_FDCWD) {
-        return Ok(len);
-    }
     // Relative to a directory, which may be closed by then.
     let mut whole = [0_u8; 4096];
-    let mut end = if is_image(path.directory) {
-        let found = names::path_reply(slot, Call::PathOf, &[path.directory as u64])?;
+    let mut end = if is_image(directory) {
+        let found = names::path_reply(slot, Call::PathOf, &[directory as u64])?;
         whole[..found.len()].copy_from_slice(found);
         found.len()
     } else {
         let mut name = [0_u8; 32];
         name[..14].copy_from_slice(b"/proc/self/fd/");
-        put_number(&mut name[14..], path.directory as u32);
+        put_number(&mut name[14..], directory as u32);
         host!(system::READLINK, name.as_ptr(), whole.as_mut_ptr(), whole.len() - 1)?
     };
-    if len > 0 {
-        if end + 1 + len >= whole.len() {
+    if !rest.is_empty() {
+        if end + 1 + rest.len() >= whole.len() {
             return Err(Errno::NAMETOOLONG);
         }
         whole[end] = b'/';
-        whole[end + 1..end + 1 + len].copy_from_slice(&given[..len]);
-        end += 1 + len;
+        whole[end + 1..end + 1 + rest.len()].copy_from_slice(rest);
+        end += 1 + rest.len();
     }
     whole[end] = 0;
     *given = whole;
@@ -203,13 +198,20 @@ fn interpreter(
     start: &[u8; START_BYTES],
     before: &mut Before,
 ) -> Result<usize> {
-    let is_blank = |byte: &u8| matches!(*byte, b' ' | b'\t');
-    let line = start[2..].split(|byte| matches!(*byte, b'\n' | 0)).next().unwrap_or_default();
-    let line = line.trim_ascii();
-    let end = line.iter().position(is_blank).unwrap_or(line.len());
-    let (path, argument) = (&line[..end], line[end..].trim_ascii());
-    if path.is_empty() {
+    let text = &start[2..];
+    let line_end = text.iter().position(|byte| matches!(*byte, b'\n' | 0));
+    // Without an end of the line in these bytes, the argument may be cut off, but not the name.
+    let mut after_blanks = text.iter().skip_while(|byte| is_blank(byte));
+    if line_end.is_none() && !after_blanks.any(is_blank) {
         return Err(Errno::NOEXEC);
+    }
+    let line = trim_blanks(&text[..line_end.unwrap_or(text.len() - 1)]);
+    let name_end = line.iter().position(is_blank).unwrap_or(line.len());
+    let (path, argument) = (&line[..name_end], trim_blanks(&line[name_end..]));
+    if path.is_empty() {
+        // An empty name before a zero byte is the working directory, which cannot be executed.
+        let is_text = line_end.is_none_or(|end| text[end] == b'\n');
+        return Err(if is_text { Errno::NOEXEC } else { Errno::ACCES });
     }
     let texts = slot.buffer(FIRST_LEVEL + 1 + level);
     texts[..path.len()].copy_from_slice(path);
@@ -224,6 +226,18 @@ fn interpreter(
     let program = slot.buffer(PROGRAM_TEXT);
     program[..=path.len()].copy_from_slice(&texts[..=path.len()]);
     Ok(path.len())
+}
+
+const fn is_blank(byte: &u8) -> bool {
+    matches!(*byte, b' ' | b'\t')
+}
+
+/// Drops spaces and tabs at both ends.
+fn trim_blanks(text: &[u8]) -> &[u8] {
+    let is_kept = |byte: &u8| !is_blank(byte);
+    let start = text.iter().position(is_kept).unwrap_or(text.len());
+    let end = text.iter().rposition(is_kept).map_or(start, |last| last + 1);
+    &text[start..end]
 }
 
 /// An array of arguments: the program's own, or a mapping.
@@ -316,14 +330,16 @@ fn write_handoff(token: u64, paths: [&[u8]; 2], mask: u64) -> Result<()> {
     }
     let fd = host!(MEMFD_CREATE, c"folio: start".as_ptr(), 0)? as i32;
     let put = |address: usize, len: usize| host!(WRITE, fd, address, len);
-    put((&raw const handoff) as usize, size_of::<Handoff>())?;
-    for text in [PREFIX.get(), HOST_PREFIXES.get(), paths[0], paths[1]] {
-        put(text.as_ptr() as usize, text.len())?;
-        put(c"".as_ptr() as usize, 1)?;
-    }
-    let place = BASE.load(Ordering::Relaxed) + HANDOFF;
-    host!(DUP3, fd, place, 0)?;
+    let fill = || {
+        put((&raw const handoff) as usize, size_of::<Handoff>())?;
+        for text in [PREFIX.get(), HOST_PREFIXES.get(), paths[0], paths[1]] {
+            put(text.as_ptr() as usize, text.len())?;
+            put(c"".as_ptr() as usize, 1)?;
+        }
+        host!(DUP3, fd, BASE.load(Ordering::Relaxed) + HANDOFF, 0).map(drop)
+    };
+    let filled = fill();
     system::close(fd);
-    Ok(())
+    filled
 }
 

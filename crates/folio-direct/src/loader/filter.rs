@@ -1,7 +1,7 @@
 //! The filter of system calls: calls that may concern the image are trapped, but not those that
 //! the runtime makes. Linux: seccomp(2), Documentation/userspace-api/seccomp_filter.rst.
 
-use crate::system::{PRCTL, Result, SECCOMP, host};
+use crate::system::{PRCTL, Result, SECCOMP, SENDTO, host};
 use crate::trap::TRAPPED;
 
 /// An instruction of the classic BPF machine: `struct sock_filter`.
@@ -28,6 +28,9 @@ const NUMBER: u32 = 0;
 const ARCHITECTURE: u32 = 4;
 const ADDRESS_LOW: u32 = 8;
 const ADDRESS_HIGH: u32 = 12;
+/// The fifth argument: the address of sendto(2).
+const FIFTH_LOW: u32 = 48;
+const FIFTH_HIGH: u32 = 52;
 
 const X86_64: u32 = 0xc000_003e;
 /// The calls of x32 have this bit.
@@ -42,7 +45,9 @@ const fn jump(code: u16, value: u32, if_true: u8, if_false: u8) -> Instruction {
 }
 
 const BEFORE: usize = 4;
-const AFTER: usize = 9;
+/// The instructions for sendto(2): send(2) is one without an address, and is allowed.
+const SEND: usize = 5;
+const AFTER: usize = 9 + SEND;
 const LEN: usize = BEFORE + TRAPPED.len() + AFTER;
 
 unsafe extern "C" {
@@ -62,11 +67,17 @@ fn program() -> [Instruction; LEN] {
     program[2] = statement(LOAD, NUMBER);
     program[3] = jump(JUMP_IF_GREATER_OR_EQUAL, X32, fail - 4, 0);
     for (index, number) in TRAPPED.iter().enumerate() {
-        // To the instruction after the one that allows.
-        let distance = (TRAPPED.len() - index) as u8;
+        // To the instructions after the one that allows: those for sendto(2), or after these.
+        let skipped = if *number == SENDTO { 0 } else { SEND };
+        let distance = (TRAPPED.len() - index + skipped) as u8;
         program[BEFORE + index] = jump(JUMP_IF_EQUAL, *number as u32, distance, 0);
     }
     let after = [
+        statement(RETURN, ALLOW),
+        statement(LOAD, FIFTH_LOW),
+        jump(JUMP_IF_EQUAL, 0, 0, 3),
+        statement(LOAD, FIFTH_HIGH),
+        jump(JUMP_IF_EQUAL, 0, 0, 1),
         statement(RETURN, ALLOW),
         statement(LOAD, ADDRESS_HIGH),
         jump(JUMP_IF_EQUAL, high, 0, 3),

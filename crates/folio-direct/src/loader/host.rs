@@ -3,14 +3,14 @@
 use crate::attributes::STATX_BASIC;
 use crate::calls::{Call, ELSEWHERE};
 use crate::client::Slot;
-use crate::descriptors::is_image;
+use crate::descriptors::{is_image, is_reserved};
 use crate::layout::RESERVED;
 use crate::memory;
 use crate::names::{self, Named, PathArgument};
 use crate::paths::{self, LastLink, PathAt, Target};
 use crate::state::BASE;
 use crate::system::{
-    self, PRLIMIT64, SENDMSG, SETRLIMIT, pid,
+    self, PRLIMIT64, SENDMMSG, SENDMSG, SENDTO, SETRLIMIT, pid,
     AT_FDCWD, AT_SYMLINK_NOFOLLOW, BIND, CHROOT, CLONE3, CONNECT, Errno, FANOTIFY_MARK, FILE_GETATTR, FILE_SETATTR,
     GETDENTS, GETXATTRAT, INOTIFY_ADD_WATCH, IO_SETUP, IO_URING_SETUP, LISTXATTRAT,
     NAME_TO_HANDLE_AT, PRCTL, REMOVEXATTRAT, Result, SECCOMP, SENDFILE, SETXATTRAT, UNLINK,
@@ -56,47 +56,93 @@ pub(crate) fn limited(trap: &Trap, slot: Slot) -> Answer {
         NAME_TO_HANDLE_AT => {
             unless_image(trap, slot, PathArgument::at(0, 1, LastLink::Keep), Errno::OPNOTSUPP)
         }
-        SENDMSG => send_message(trap),
-        CONNECT | BIND => socket_address(trap, slot).unwrap_or_else(Answer::Failed),
+        CONNECT | BIND => with_address(trap, slot, 1).unwrap_or_else(Answer::Failed),
+        SENDTO => with_address(trap, slot, 4).unwrap_or_else(Answer::Failed),
+        SENDMSG => send_message(trap, slot).unwrap_or_else(Answer::Failed),
+        SENDMMSG => send_messages(trap, slot).unwrap_or_else(Answer::Failed),
         _ => Answer::Pass,
     }
 }
 
-/// sendmsg(2): a descriptor of the image cannot be sent, as its receiver would have the placeholder.
-fn send_message(trap: &Trap) -> Answer {
+/// Words of `struct msghdr`: the name and its length, parts and their count, control data and its
+/// length, flags.
+const MESSAGE_WORDS: usize = 7;
+/// The buffer of a message with another name, after that of the address.
+const MESSAGE: usize = 14;
+
+/// sendmsg(2): see [`check_rights`]; a name in the image becomes one of the host.
+fn send_message(trap: &Trap, slot: Slot) -> Result<Answer> {
+    let mut arguments = trap.arguments;
+    // The host fails with EFAULT.
+    let Ok(mut message) = memory::read::<[usize; MESSAGE_WORDS]>(arguments[1]) else {
+        return Ok(Answer::Pass);
+    };
+    check_rights(&message)?;
+    let Some([address, len]) = socket_address(trap, slot, [message[0], message[1]])? else {
+        return Ok(Answer::Pass);
+    };
+    [message[0], message[1]] = [address, len];
+    let copy = slot.buffer(MESSAGE);
+    for (place, word) in copy.chunks_exact_mut(size_of::<usize>()).zip(message) {
+        place.copy_from_slice(&word.to_ne_bytes());
+    }
+    arguments[1] = copy.as_ptr() as usize;
+    Ok(Answer::PassWith(arguments))
+}
+
+/// sendmmsg(2): refused with EINVAL if a name is in the image, as the host's results belong to the
+/// program's own array.
+fn send_messages(trap: &Trap, slot: Slot) -> Result<Answer> {
+    const STRIDE: usize = size_of::<[usize; MESSAGE_WORDS + 1]>();
+    const COUNT_MAX: usize = 1024;
+    let [_, array, count, ..] = trap.arguments;
+    for index in 0..(count as u32 as usize).min(COUNT_MAX) {
+        let message = array.wrapping_add(index * STRIDE);
+        let Ok(message) = memory::read::<[usize; MESSAGE_WORDS]>(message) else {
+            return Ok(Answer::Pass);
+        };
+        check_rights(&message)?;
+        if socket_address(trap, slot, [message[0], message[1]])?.is_some() {
+            return Err(Errno::INVAL);
+        }
+    }
+    Ok(Answer::Pass)
+}
+
+/// Refuses a message with a descriptor of the image, as its receiver would have the placeholder, or
+/// with one of the runtime.
+fn check_rights(message: &[usize; MESSAGE_WORDS]) -> Result<()> {
     const SOL_SOCKET: u32 = 1;
     const SCM_RIGHTS: u32 = 1;
     const HEADER_BYTES: usize = 16;
-    // The control data of `struct msghdr`: an address and a length.
-    let Ok([control, len]) = memory::read::<[usize; 2]>(trap.arguments[1] + 32) else {
-        return Answer::Pass;
-    };
+    let [.., control, len, _] = *message;
     let mut at = 0;
     while control != 0 && at + HEADER_BYTES <= len.min(1 << 16) {
         let Ok([size, level, kind]) = memory::read::<[u64; 2]>(control + at)
             .map(|[size, rest]| [size, rest & 0xffff_ffff, rest >> 32])
         else {
-            return Answer::Pass;
+            return Ok(());
         };
         let size = size as usize;
         if size < HEADER_BYTES || size > len - at {
-            return Answer::Pass;
+            return Ok(());
         }
         if [level as u32, kind as u32] == [SOL_SOCKET, SCM_RIGHTS] {
             for place in (at + HEADER_BYTES..at + size).step_by(4) {
-                let fd = memory::read::<u32>(control + place);
-                if fd.is_ok_and(|fd| is_image(fd as i32)) {
-                    return Answer::Failed(Errno::INVAL);
+                match memory::read::<u32>(control + place) {
+                    Ok(fd) if is_image(fd as i32) => return Err(Errno::INVAL),
+                    Ok(fd) if is_reserved(fd as i32) => return Err(Errno::BADF),
+                    _ => {}
                 }
             }
         }
         at += size.next_multiple_of(8);
     }
-    Answer::Pass
+    Ok(())
 }
 
-/// setrlimit(2) and prlimit(2): the limit of open files is not below the descriptors of the runtime,
-/// which children need.
+/// setrlimit(2) and prlimit(2): the limit of open files is not below the descriptors of the
+/// runtime, which children need.
 fn limit(trap: &Trap, resource: usize, new: usize) -> Answer {
     const NOFILE: usize = 7;
     let mut arguments = trap.arguments;
@@ -136,36 +182,59 @@ fn unless_image(trap: &Trap, slot: Slot, path: PathArgument, refusal: Errno) -> 
 /// `struct sockaddr_un`: the family, then the path.
 const FAMILY_BYTES: usize = 2;
 const PATH_BYTES: usize = 108;
+/// The number of no call: the host fails with ENOSYS where a path leads to it.
+const NO_CALL: usize = usize::MAX;
 /// The buffer of an address on the host.
 const ADDRESS: usize = 13;
 
-/// connect(2) and bind(2): a socket whose name is in the image is in a private folder of the host.
-fn socket_address(trap: &Trap, slot: Slot) -> Result<Answer> {
+/// connect(2), bind(2) and sendto(2): the arguments from `index` on are an address and its length.
+fn with_address(trap: &Trap, slot: Slot, index: usize) -> Result<Answer> {
+    let mut arguments = trap.arguments;
+    let given = [arguments[index], arguments[index + 1]];
+    Ok(match socket_address(trap, slot, given)? {
+        Some([address, len]) => {
+            [arguments[index], arguments[index + 1]] = [address, len];
+            Answer::PassWith(arguments)
+        }
+        None => Answer::Pass,
+    })
+}
+
+/// Returns the address on the host, and its length, of a socket whose name is in the image: it is
+/// in a private folder. `None` for the address that the program gave.
+fn socket_address(trap: &Trap, slot: Slot, given: [usize; 2]) -> Result<Option<[usize; 2]>> {
     const AF_UNIX: [u8; 2] = [1, 0];
-    let [_, address, len, ..] = trap.arguments;
-    if len <= FAMILY_BYTES || memory::read::<[u8; 2]>(address) != Ok(AF_UNIX) {
-        return Ok(Answer::Pass);
+    let [address, len] = [given[0], given[1] as u32 as usize];
+    let is_unix = len > FAMILY_BYTES && memory::read::<[u8; 2]>(address) == Ok(AF_UNIX);
+    if address == 0 || !is_unix {
+        return Ok(None);
     }
     let buffer = slot.buffer(3);
     let len = (len - FAMILY_BYTES).min(PATH_BYTES);
     memory::read_into(buffer.as_mut_ptr(), len, address + FAMILY_BYTES)?;
     // A name that begins with a zero byte is none of the file system.
     if buffer[0] == 0 {
-        return Ok(Answer::Pass);
+        return Ok(None);
     }
     buffer[len] = 0;
     let mut arguments = [0; 6];
     arguments[0] = buffer.as_ptr() as usize;
-    let copied = Trap { arguments, ..*trap };
+    let copied = Trap { number: NO_CALL, arguments, mask: trap.mask };
     let is_bind = trap.number == BIND;
     let last_link = if is_bind { LastLink::Keep } else { LastLink::Follow };
     let path = PathArgument::new(0, last_link);
-    let mut is_image = false;
+    let (mut is_image, mut is_elsewhere) = (false, false);
     let answer = names::on_path(&copied, slot, path, |named| {
-        is_image = true;
-        if is_bind { make_socket(slot, named) } else { find_socket(slot, named) }
+        let found = if is_bind { make_socket(slot, named) } else { find_socket(slot, named) };
+        (is_image, is_elsewhere) = (true, found == Err(Errno(ELSEWHERE)));
+        found
     });
     match answer {
+        Answer::Failed(Errno::NOSYS) if is_elsewhere => {
+            let path = slot.buffer(0).split(|byte| *byte == 0).next().unwrap_or_default();
+            let end = put_address(slot, path)?;
+            Ok(Some([slot.buffer(ADDRESS).as_ptr() as usize, end + 1]))
+        }
         Answer::Done(inode) if is_image => {
             let len = host_address(slot, inode)?;
             let address = slot.buffer(ADDRESS).as_ptr() as usize;
@@ -173,14 +242,11 @@ fn socket_address(trap: &Trap, slot: Slot) -> Result<Answer> {
                 // Of a name that was removed, whose inode number this one has now.
                 let _ = host!(UNLINK, address + FAMILY_BYTES);
             }
-            let mut arguments = trap.arguments;
-            [arguments[1], arguments[2]] = [address, len];
-            Ok(Answer::PassWith(arguments))
+            Ok(Some([address, len]))
         }
-        Answer::Failed(Errno(ELSEWHERE)) => Ok(Answer::Failed(Errno::OPNOTSUPP)),
+        Answer::Failed(error) if is_image => Err(error),
         // A path of the host, that the program gave as it is.
-        Answer::Failed(error) if is_image => Ok(Answer::Failed(error)),
-        _ => Ok(Answer::Pass),
+        _ => Ok(None),
     }
 }
 
@@ -222,16 +288,27 @@ fn statx_inode(slot: Slot) -> (u64, bool) {
     (inode.map_or(0, u64::from_le_bytes), mode & 0o170_000 == 0o140_000)
 }
 
-/// Makes the address of a socket on the host; returns its length.
-fn host_address(slot: Slot, inode: u64) -> Result<usize> {
-    let folder = names::path_reply(slot, Call::SocketFolder, &[])?;
+/// Puts the address of a path of the host into its buffer; returns the place of the zero byte.
+fn put_address(slot: Slot, path: &[u8]) -> Result<usize> {
     let buffer = slot.buffer(ADDRESS);
-    let mut end = FAMILY_BYTES + folder.len();
-    if end + 18 > FAMILY_BYTES + PATH_BYTES {
+    let end = FAMILY_BYTES + path.len();
+    if end >= FAMILY_BYTES + PATH_BYTES {
         return Err(Errno::NAMETOOLONG);
     }
     buffer[..FAMILY_BYTES].copy_from_slice(&[1, 0]);
-    buffer[FAMILY_BYTES..end].copy_from_slice(folder);
+    buffer[FAMILY_BYTES..end].copy_from_slice(path);
+    buffer[end] = 0;
+    Ok(end)
+}
+
+/// Makes the address of a socket on the host; returns its length.
+fn host_address(slot: Slot, inode: u64) -> Result<usize> {
+    let folder = names::path_reply(slot, Call::SocketFolder, &[])?;
+    let mut end = put_address(slot, folder)?;
+    let buffer = slot.buffer(ADDRESS);
+    if end + 18 > FAMILY_BYTES + PATH_BYTES {
+        return Err(Errno::NAMETOOLONG);
+    }
     buffer[end] = b'/';
     end += 1;
     for shift in (0..64).step_by(4).rev() {

@@ -274,24 +274,13 @@ fn answer(trap: &Trap, slot: Slot, context: &mut Context) -> Answer {
         UNLINK => names::unlink(trap, slot, path(Keep), 0),
         RMDIR => names::unlink(trap, slot, path(Keep), AT_REMOVEDIR),
         UNLINKAT => names::unlink(trap, slot, keep_at(0, 1), word(2)),
-        TRUNCATE => truncate(trap, slot),
+        TRUNCATE => simple(path(Follow), Call::Truncate, &[word(1)]),
         STATFS => names::on_path(trap, slot, path(Follow), |named| {
             slot.request(Call::StatFileSystem, &[named.directory as u64], named.end)?;
             attributes::put_output(slot, a[1])
         }),
         _ => owner_and_mode(trap, slot, context),
     }
-}
-
-/// truncate(2); through a link of /proc/self/fd, ftruncate(2).
-fn truncate(trap: &Trap, slot: Slot) -> Answer {
-    let size = trap.arguments[1] as u64;
-    names::on_path(trap, slot, PathArgument::new(0, Follow), |named| {
-        if named.is_descriptor {
-            return slot.request(Call::Ftruncate, &[named.directory as u64, size], 0);
-        }
-        slot.request(Call::Truncate, &[size], named.end)
-    })
 }
 
 /// Calls that change owners, modes, times and extended attributes.
@@ -468,7 +457,7 @@ pub(crate) const TRAPPED: &[usize] = &[
     RT_SIGACTION, RT_SIGPROCMASK, PPOLL, PSELECT6, EPOLL_PWAIT, EPOLL_PWAIT2, RT_SIGSUSPEND,
     // host::limited
     GETDENTS, CLONE3, IO_URING_SETUP, IO_SETUP, CHROOT, CONNECT, BIND, INOTIFY_ADD_WATCH,
-    FANOTIFY_MARK, NAME_TO_HANDLE_AT, SECCOMP, PRCTL, SETRLIMIT, PRLIMIT64, SENDMSG, SETXATTRAT, GETXATTRAT, LISTXATTRAT,
+    FANOTIFY_MARK, NAME_TO_HANDLE_AT, SECCOMP, PRCTL, SETRLIMIT, PRLIMIT64, SENDTO, SENDMSG, SENDMMSG, SETXATTRAT, GETXATTRAT, LISTXATTRAT,
     REMOVEXATTRAT, FILE_GETATTR, FILE_SETATTR,
 ];
 

@@ -27,7 +27,8 @@ pub(super) fn serve(process: &Process, request: &Request<'_>, output: &mut Vec<u
             Ok(0)
         }
         Call::StatFileSystem => {
-            encode::statfs(output, &process.statfs(request.path()?)?);
+            let found = process.statfsat(directory, request.path()?, AtFlags::EMPTY_PATH)?;
+            encode::statfs(output, &found);
             Ok(0)
         }
         Call::FstatFileSystem => {

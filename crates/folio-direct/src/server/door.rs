@@ -26,9 +26,20 @@ const EXPIRE_INTERVAL: Timespec = Timespec {
 pub(super) fn serve(registry: &Arc<Registry>, door: &OwnedFd) {
     loop {
         registry.expire();
+        // Before the door is looked at: their messages, if any, are there already.
+        let orphans = registry.orphans();
+        let timeout = if orphans.is_empty() {
+            EXPIRE_INTERVAL
+        } else {
+            Timespec::default()
+        };
         let mut ready = [PollFd::new(door, PollFlags::IN)];
-        match poll(&mut ready, Some(&EXPIRE_INTERVAL)) {
-            Ok(0) | Err(Errno::INTR) => continue,
+        match poll(&mut ready, Some(&timeout)) {
+            Ok(0) => {
+                registry.drop_states(&orphans);
+                continue;
+            }
+            Err(Errno::INTR) => continue,
             Ok(_) => {}
             Err(_) => return,
         }

@@ -57,7 +57,7 @@ impl ExecutedFiles {
                 process.statx(request.fd(0)?, Path::new(""), AtFlags::EMPTY_PATH)
             }
             Call::Truncate => {
-                process.statx(folio::syscall::AT_FDCWD, request.path()?, AtFlags::empty())
+                process.statx(request.directory(0), request.path()?, AtFlags::EMPTY_PATH)
             }
             _ => return Ok(()),
         };

@@ -6,7 +6,7 @@ use crate::shared::calls::Call;
 use crate::shared::layout::DATA_BYTES;
 use folio::Process;
 use folio::base::{Errno, Result};
-use folio::syscall::{Advice, Fd, OpenFlags, Whence};
+use folio::syscall::{Advice, AtFlags, Fd, OpenFlags, Whence};
 use folio::vfs::{FallocateMode, FileType};
 use std::ops::ControlFlow;
 
@@ -70,9 +70,12 @@ pub(super) fn serve(process: &Process, request: &Request<'_>, output: &mut Vec<u
         Call::CopyRange => copy_range(process, request),
         Call::ListDirectory => list(process, request, output),
         Call::Ftruncate => process.ftruncate(fd()?, request.offset(1)?).map(done),
-        Call::Truncate => process
-            .truncate(request.path()?, request.offset(0)?)
-            .map(done),
+        Call::Truncate => {
+            let (directory, size_bytes) = (request.directory(0), request.offset(1)?);
+            process
+                .truncateat(directory, request.path()?, size_bytes, AtFlags::EMPTY_PATH)
+                .map(done)
+        }
         Call::Allocate => process
             .fallocate(
                 fd()?,

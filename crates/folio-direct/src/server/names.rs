@@ -48,7 +48,9 @@ pub(super) fn serve(process: &Process, request: &Request<'_>, output: &mut Vec<u
             output.extend_from_slice(&target[..target.len().min(size as usize)]);
             Ok(output.len() as i64)
         }
-        Call::ChangeDirectory => process.chdir(request.path()?).map(done),
+        Call::ChangeDirectory => process
+            .chdirat(directory, request.path()?, AtFlags::EMPTY_PATH)
+            .map(done),
         Call::ChangeDirectoryTo => process.fchdir(request.fd(0)?).map(done),
         Call::WorkingDirectory => Ok(path(output, &process.getcwd()?)),
         Call::PathOf => Ok(path(output, &process.path_of(request.fd(0)?)?)),

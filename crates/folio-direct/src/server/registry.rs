@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 const PROCESSES_MAX: usize = 4096;
 /// Maximum number of slots that all processes have taken: each has a thread.
 const SLOTS_TOTAL_MAX: usize = 16384;
-/// How long a state is kept after the end of the process that prepared it: execve(2) ends one
-/// before the next attaches.
+/// How long the state of the next program is kept, of a process that cannot be watched: execve(2)
+/// ends the socket of one program before the next attaches.
 const ATTACH_TIME: Duration = Duration::from_secs(30);
 
 /// The state of a process, which execve(2) hands on.
@@ -65,8 +65,8 @@ struct Prepared {
     purpose: Purpose,
     /// The file of the image that the next program is.
     executed: Option<Executed>,
-    /// Set when the creator ends.
-    expires: Option<Instant>,
+    /// When the creator ended.
+    orphaned: Option<Instant>,
     /// The process that has executed the next program, if this is for one.
     same: Option<Arc<OwnedFd>>,
 }
@@ -130,7 +130,7 @@ impl Registry {
             purpose,
             executed,
             creator,
-            expires: None,
+            orphaned: None,
             same: None,
         };
         state.prepared.insert(token, prepared);
@@ -176,14 +176,15 @@ impl Registry {
         Some((registration, prepared.process))
     }
 
-    /// Ends a process. What it prepared remains for a while.
+    /// Ends a process. What it prepared remains: see [`Registry::orphans`] and
+    /// [`Registry::expire`].
     fn end(&self, number: u64) {
         let mut state = self.lock();
         let pidfd = state.running.remove(&number).flatten().map(Arc::new);
-        let expires = Instant::now() + ATTACH_TIME;
+        let now = Instant::now();
         for prepared in state.prepared.values_mut() {
             if prepared.creator == number {
-                prepared.expires = Some(expires);
+                prepared.orphaned = Some(now);
                 if prepared.purpose == Purpose::Program {
                     prepared.same = pidfd.clone();
                 }
@@ -193,12 +194,33 @@ impl Registry {
         self.ended.notify_all();
     }
 
-    /// Drops the states of processes that will not attach any more.
+    /// Returns the tokens of children whose creator has ended. A child keeps the creator's socket
+    /// open until it has sent its message: one that has none on the door was never started.
+    pub(super) fn orphans(&self) -> Vec<u64> {
+        let is_orphan =
+            |found: &Prepared| found.purpose == Purpose::Child && found.orphaned.is_some();
+        let state = self.lock();
+        let orphans = state.prepared.iter().filter(|(_, found)| is_orphan(found));
+        orphans.map(|(token, _)| *token).collect()
+    }
+
+    /// Drops the states of these tokens.
+    pub(super) fn drop_states(&self, tokens: &[u64]) {
+        let mut state = self.lock();
+        let take = |token| state.prepared.remove(token);
+        let dropped: Vec<_> = tokens.iter().filter_map(take).collect();
+        drop(state);
+        drop(dropped);
+    }
+
+    /// Drops the states of next programs whose process has ended.
     pub(super) fn expire(&self) {
-        let now = Instant::now();
-        let is_over = |found: &Prepared| {
-            let is_expired = found.expires.is_some_and(|expires| expires <= now);
-            is_expired || found.same.as_deref().is_some_and(has_ended)
+        let is_over = |found: &Prepared| match (&found.same, found.orphaned) {
+            (Some(process), _) => has_ended(process),
+            (None, Some(since)) => {
+                found.purpose == Purpose::Program && since.elapsed() >= ATTACH_TIME
+            }
+            (None, None) => false,
         };
         let mut state = self.lock();
         let over: Vec<_> = state

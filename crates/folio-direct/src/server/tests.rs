@@ -204,7 +204,7 @@ fn calls_have_the_results_of_linux() {
     assert_eq!(one.done(Call::FstatFileSystem, &[9], &[]).len(), 120);
     one.done(Call::MakeLink, &[CWD], b"f\0/d/l\0");
     assert_eq!(one.done(Call::ReadLink, &[CWD, 100], b"/d/l\0"), b"f");
-    one.done(Call::ChangeDirectory, &[], b"/d\0");
+    one.done(Call::ChangeDirectory, &[CWD], b"/d\0");
     assert_eq!(one.done(Call::WorkingDirectory, &[], &[]), b"/d\0");
     assert_eq!(one.done(Call::PathOf, &[9], &[]), b"/d/f\0");
     one.done(Call::Open, &[CWD, 0o200000, 0, 0, 10], b".\0");
@@ -303,6 +303,28 @@ fn locks_end_with_their_process() {
     waiting.send(Call::Flock as u32, &[3, LOCK_EX], &[], 0);
     drop(three);
     two.done(Call::Close, &[3], &[]);
+}
+
+#[test]
+fn child_never_started_ends_with_its_creator() {
+    let server = Server::start();
+    let (one, two) = (server.first(), server.first());
+    one.done(Call::Open, &[CWD, O_CREAT_RDWR, 0o666, 0, 3], b"/f\0");
+    two.done(Call::Open, &[CWD, O_CREAT_RDWR, 0o666, 0, 3], b"/f\0");
+    one.done(Call::Flock, &[3, LOCK_EX], &[]);
+    let started = server.attach(one.token(FOR_CHILD));
+    one.token(FOR_CHILD);
+    one.done(Call::Close, &[3], &[]);
+    started.done(Call::Close, &[3], &[]);
+    let next = one.token(FOR_PROGRAM);
+    // A child that the creator's end finds on the door.
+    let late = one.token(FOR_CHILD);
+    let late = server.attach(late);
+    drop(one);
+    two.done(Call::Flock, &[3, LOCK_EX], &[]);
+    late.done(Call::SyncAll, &[], &[]);
+    // That of the next program is kept.
+    server.attach(next).done(Call::SyncAll, &[], &[]);
 }
 
 #[test]

@@ -42,7 +42,8 @@ macro_rules! calls {
 
 calls! {
     /// The state of this process for one that it is about to start: `what, fd`, where `what` is
-    /// [`FOR_CHILD`] or [`FOR_PROGRAM`], and `fd` the program, -1 for one of the host. The result is a token, which the new process attaches with.
+    /// [`FOR_CHILD`] or [`FOR_PROGRAM`], and `fd` the program, -1 for one of the host. The result
+    /// is a token, which the new process attaches with.
     Prepare,
     /// Drops the state of a token: the process was not started.
     Forget,
@@ -90,7 +91,7 @@ calls! {
     ListDirectory,
     /// ftruncate(2): `fd, size`.
     Ftruncate,
-    /// truncate(2): `size`. Input: the path.
+    /// truncate(2): `directory, size`. Input: the path, or none for the file of the descriptor.
     Truncate,
     /// fallocate(2): `fd, mode, offset, length`.
     Allocate,
@@ -113,7 +114,8 @@ calls! {
 
     /// statx(2): `directory, flags, mask`. Input: the path. Output: a `struct statx`.
     Stat,
-    /// statfs(2). Input: the path. Output: a `struct statfs`.
+    /// statfs(2): `directory`. Input: the path, or none for the file of the descriptor. Output: a
+    /// `struct statfs`.
     StatFileSystem,
     /// fstatfs(2): `fd`. Output: a `struct statfs`.
     FstatFileSystem,
@@ -122,7 +124,7 @@ calls! {
     /// readlinkat(2): `directory, size`. Input: the path. Output: the target.
     ReadLink,
 
-    /// chdir(2). Input: the path.
+    /// chdir(2): `directory`. Input: the path, or none for the directory itself.
     ChangeDirectory,
     /// fchdir(2): `fd`.
     ChangeDirectoryTo,

@@ -129,9 +129,25 @@ impl Process {
     /// for an immutable inode, EROFS, and those of path resolution: ENOENT, ENOTDIR, EACCES, ELOOP,
     /// ENAMETOOLONG.
     pub fn truncate(&self, path: impl AsRef<Path>, size_bytes: u64) -> Result<()> {
+        self.truncateat(AT_FDCWD, path, size_bytes, AtFlags::empty())
+    }
+
+    /// Sets the size in bytes of a file whose path is relative to `dir`, or with `EMPTY_PATH` of
+    /// the file of `dir`. Linux: truncate(2) of `/proc/self/fd/DIR/PATH`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Process::truncate`], and EBADF if `dir` is not open.
+    pub fn truncateat(
+        &self,
+        dir: Fd,
+        path: impl AsRef<Path>,
+        size_bytes: u64,
+        flags: AtFlags,
+    ) -> Result<()> {
         self.with_path(path.as_ref(), |path| {
-            self.context()
-                .truncate(&self.resolve(path, LastLink::Follow)?, size_bytes)
+            let found = self.resolve_at(dir, path, LastLink::Follow, flags)?;
+            self.context().truncate(&found, size_bytes)
         })
     }
 
@@ -284,11 +300,24 @@ impl Process {
     ///
     /// Those of path resolution: ENOENT, ENOTDIR, EACCES, ELOOP, ENAMETOOLONG.
     pub fn statfs(&self, path: impl AsRef<Path>) -> Result<FileSystemStatistics> {
+        self.statfsat(AT_FDCWD, path, AtFlags::empty())
+    }
+
+    /// Returns sizes and free space of the file system that holds a path relative to `dir`, or with
+    /// `EMPTY_PATH` the file of `dir`. Linux: statfs(2) of `/proc/self/fd/DIR/PATH`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Process::statfs`], and EBADF if `dir` is not open.
+    pub fn statfsat(
+        &self,
+        dir: Fd,
+        path: impl AsRef<Path>,
+        flags: AtFlags,
+    ) -> Result<FileSystemStatistics> {
         self.with_path(path.as_ref(), |path| {
-            self.resolve(path, LastLink::Follow)?
-                .mount
-                .file_system()
-                .statistics()
+            let found = self.resolve_at(dir, path, LastLink::Follow, flags)?;
+            found.mount.file_system().statistics()
         })
     }
 }

@@ -155,8 +155,18 @@ impl Process {
     /// ENOTDIR unless a directory, EACCES unless it may be searched, and those of path resolution:
     /// ENOENT, ENOTDIR, EACCES, ELOOP, ENAMETOOLONG.
     pub fn chdir(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.chdirat(AT_FDCWD, path, AtFlags::empty())
+    }
+
+    /// Changes the working directory to a path relative to `dir`, or with `EMPTY_PATH` to `dir`.
+    /// Linux: chdir(2) of `/proc/self/fd/DIR/PATH`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Process::chdir`], and EBADF if `dir` is not open.
+    pub fn chdirat(&self, dir: Fd, path: impl AsRef<Path>, flags: AtFlags) -> Result<()> {
         self.with_path(path.as_ref(), |path| {
-            self.set_working_directory(self.resolve(path, LastLink::Follow)?)
+            self.set_working_directory(self.resolve_at(dir, path, LastLink::Follow, flags)?)
         })
     }
 
