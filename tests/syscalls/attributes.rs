@@ -277,3 +277,32 @@ fn statx_numbers_mounts() {
         p.fstatfs(AT_FDCWD) => BADF,
     }
 }
+
+#[test]
+fn paths_are_relative_to_a_descriptor() {
+    let (kernel, p) = world();
+    p.mkdir("/t", 0o755).unwrap();
+    kernel.mount_tmpfs("/t", &MountOptions::default()).unwrap();
+    touch(&p, "/f", 0o600);
+    touch(&p, "/t/f", 0o600);
+    let (dir, file) = (
+        p.open("/t", READ, 0).unwrap(),
+        p.open("/t/f", READ, 0).unwrap(),
+    );
+    let (none, empty) = (AtFlags::empty(), AtFlags::EMPTY_PATH);
+    p.truncateat(dir, "f", 5, none).unwrap();
+    assert_eq!(p.stat("/t/f").unwrap().size_bytes, 5);
+    p.truncateat(file, "", 6, empty).unwrap();
+    assert_eq!(p.stat("/t/f").unwrap().size_bytes, 6);
+    assert_eq!(p.stat("/f").unwrap().size_bytes, 0);
+    assert_eq!(p.statfsat(dir, "f", none).unwrap(), p.statfs("/t").unwrap());
+    p.chdirat(dir, "", empty).unwrap();
+    assert_eq!(p.getcwd().unwrap(), b"/t");
+    fails! {
+        p.truncateat(dir, "", 0, empty) => ISDIR,
+        p.truncateat(file, "", 0, none) => NOENT,
+        p.statfsat(file, "f", none) => NOTDIR,
+        p.chdirat(file, "", empty) => NOTDIR,
+        p.chdirat(dir, "none", none) => NOENT,
+    }
+}
