@@ -71,6 +71,11 @@ impl Cursor {
         Ok(sum)
     }
 
+    /// Returns whether no byte is left, as far as the buffers can be read.
+    fn is_at_end(&self) -> bool {
+        self.remaining(1).unwrap_or(0) == 0
+    }
+
     /// Fills the slot's data from the buffers; returns the number of bytes.
     fn gather(&mut self, slot: Slot) -> Result<usize> {
         let mut len = 0;
@@ -122,7 +127,7 @@ pub(crate) fn read(slot: Slot, fd: i32, buffers: Buffers, place: Place) -> Resul
         }
         done += len as u64;
         place = place.advanced(len);
-        if len < count || count < DATA_BYTES {
+        if len < count || cursor.is_at_end() {
             return Ok(done);
         }
     }
@@ -150,7 +155,7 @@ pub(crate) fn write(slot: Slot, fd: i32, buffers: Buffers, place: Place) -> Resu
         };
         done += len as u64;
         place = place.advanced(len);
-        if len < count || count < DATA_BYTES {
+        if len < count || cursor.is_at_end() {
             return Ok(done);
         }
     }
