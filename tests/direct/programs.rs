@@ -1,5 +1,5 @@
-//! A table of programs: each runs on a folder of the host and in an image, with the same output, exit
-//! code and tree.
+//! A table of programs: each runs on a folder of the host and in an image, with the same output,
+//! exit code and tree.
 
 use crate::support::require::{find, report_skip};
 use crate::support::tools::{command, succeed, text};
@@ -83,6 +83,7 @@ macro_rules! cases {
 cases! {
     cat cp mv ls dd tar tar_gz tar_xz truncate touch chmod stat find rm du grep sed awk sort bash
     script xargs diff patch git_init git_clone perl python python_subprocess
-    python_multiprocessing python_threads sqlite sqlite_many vim zip cpio dpkg_deb gcc make rustc
-    go busybox flock tail tee ln links split xattr env jobs here rsync node java mkfifo fio large
+    python_multiprocessing python_threads sqlite sqlite_many vim zip cpio dpkg_deb gcc registers
+    make rustc go busybox flock tail tee ln links split xattr env jobs here rsync node java mkfifo
+    fio large
 }
