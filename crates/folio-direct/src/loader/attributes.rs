@@ -9,7 +9,7 @@ use crate::system::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, Errno, Result};
 use crate::trap::{Answer, Trap};
 
 /// The basic attributes of statx(2).
-pub(crate) const STATX_BASIC: u64 = 0x7ff;
+const STATX_BASIC: u64 = 0x7ff;
 const STATX_BYTES: usize = 256;
 const STAT_WORDS: usize = 18;
 

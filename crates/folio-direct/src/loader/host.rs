@@ -1,6 +1,5 @@
 //! Calls of the host that a program with an image cannot have in full.
 
-use crate::attributes::STATX_BASIC;
 use crate::calls::{Call, ELSEWHERE};
 use crate::client::Slot;
 use crate::descriptors::is_image;
@@ -13,7 +12,7 @@ use crate::system::{
     self, PRLIMIT64, SENDMSG, SETRLIMIT, pid,
     AT_FDCWD, AT_SYMLINK_NOFOLLOW, BIND, CHROOT, CLONE3, CONNECT, Errno, FANOTIFY_MARK, FILE_GETATTR, FILE_SETATTR,
     GETDENTS, GETXATTRAT, INOTIFY_ADD_WATCH, IO_SETUP, IO_URING_SETUP, LISTXATTRAT,
-    NAME_TO_HANDLE_AT, PRCTL, REMOVEXATTRAT, Result, SECCOMP, SENDFILE, SETXATTRAT, UNLINK,
+    NAME_TO_HANDLE_AT, PRCTL, REMOVEXATTRAT, Result, SECCOMP, SENDFILE, SETXATTRAT,
     VMSPLICE, host,
 };
 use crate::trap::{Answer, Trap};
@@ -166,15 +165,10 @@ fn socket_address(trap: &Trap, slot: Slot) -> Result<Answer> {
         if is_bind { make_socket(slot, named) } else { find_socket(slot, named) }
     });
     match answer {
-        Answer::Done(inode) if is_image => {
-            let len = host_address(slot, inode)?;
-            let address = slot.buffer(ADDRESS).as_ptr() as usize;
-            if is_bind {
-                // Of a name that was removed, whose inode number this one has now.
-                let _ = host!(UNLINK, address + FAMILY_BYTES);
-            }
+        Answer::Done(_) if is_image => {
+            let len = host_address(slot)?;
             let mut arguments = trap.arguments;
-            [arguments[1], arguments[2]] = [address, len];
+            [arguments[1], arguments[2]] = [slot.buffer(ADDRESS).as_ptr() as usize, len];
             Ok(Answer::PassWith(arguments))
         }
         Answer::Failed(Errno(ELSEWHERE)) => Ok(Answer::Failed(Errno::OPNOTSUPP)),
@@ -184,7 +178,7 @@ fn socket_address(trap: &Trap, slot: Slot) -> Result<Answer> {
     }
 }
 
-/// Creates the name of a socket; returns its inode number.
+/// Creates the name of a socket, whose place on the host is then the output.
 fn make_socket(slot: Slot, named: Named) -> Result<u64> {
     const SOCKET: u64 = 0o140_777;
     const EEXIST: i64 = 17;
@@ -196,48 +190,26 @@ fn make_socket(slot: Slot, named: Named) -> Result<u64> {
         Err(error) => return Err(error),
     }
     // The reply has no output: the path is still in the data.
-    let arguments = [directory, AT_SYMLINK_NOFOLLOW, STATX_BASIC];
-    slot.request(Call::Stat, &arguments, named.end)?;
-    Ok(statx_inode(slot).0)
+    slot.request(Call::SocketPath, &[directory, AT_SYMLINK_NOFOLLOW], named.end)
 }
 
-/// Finds a socket that may be connected to; returns its inode number.
+/// Finds a socket that may be connected to, whose place on the host is then the output.
 fn find_socket(slot: Slot, named: Named) -> Result<u64> {
     const W_OK: u64 = 2;
-    const CONNREFUSED: Errno = Errno(111);
     let directory = named.directory as u64;
     slot.request(Call::Access, &[directory, W_OK, 0], named.end)?;
-    slot.request(Call::Stat, &[directory, 0, STATX_BASIC], named.end)?;
-    match statx_inode(slot) {
-        (inode, true) => Ok(inode),
-        _ => Err(CONNREFUSED),
-    }
+    slot.request(Call::SocketPath, &[directory, 0], named.end)
 }
 
-/// The inode number of the `struct statx` in the output, and whether it is a socket.
-fn statx_inode(slot: Slot) -> (u64, bool) {
-    let output = slot.output();
-    let inode = output.get(32..40).and_then(|word| word.try_into().ok());
-    let mode = output.get(28..30).and_then(|half| half.try_into().ok()).map_or(0, u16::from_le_bytes);
-    (inode.map_or(0, u64::from_le_bytes), mode & 0o170_000 == 0o140_000)
-}
-
-/// Makes the address of a socket on the host; returns its length.
-fn host_address(slot: Slot, inode: u64) -> Result<usize> {
-    let folder = names::path_reply(slot, Call::SocketFolder, &[])?;
-    let buffer = slot.buffer(ADDRESS);
-    let mut end = FAMILY_BYTES + folder.len();
-    if end + 18 > FAMILY_BYTES + PATH_BYTES {
+/// Makes the address of the path in the output; returns its length.
+fn host_address(slot: Slot) -> Result<usize> {
+    let path = slot.output();
+    if path.len() > PATH_BYTES {
         return Err(Errno::NAMETOOLONG);
     }
+    let end = FAMILY_BYTES + path.len();
+    let buffer = slot.buffer(ADDRESS);
     buffer[..FAMILY_BYTES].copy_from_slice(&[1, 0]);
-    buffer[FAMILY_BYTES..end].copy_from_slice(folder);
-    buffer[end] = b'/';
-    end += 1;
-    for shift in (0..64).step_by(4).rev() {
-        buffer[end] = b"0123456789abcdef"[(inode >> shift & 0xf) as usize];
-        end += 1;
-    }
-    buffer[end] = 0;
-    Ok(end + 1)
+    buffer[FAMILY_BYTES..end].copy_from_slice(path);
+    Ok(end)
 }
