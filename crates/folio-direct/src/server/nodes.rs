@@ -15,7 +15,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use std::fs::{DirBuilder, remove_dir_all};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -82,21 +82,28 @@ pub(super) fn open(client: &Client, request: &Request<'_>, output: &mut Vec<u8>)
     }
     let made = folder
         .node(&found)
-        .and_then(|node| make_fifo(&node).map(|()| node));
+        .and_then(|node| make_fifo(&node, &found).map(|()| node));
     reply(made, output)?;
     Ok(-ON_HOST)
 }
 
-/// Makes a FIFO, unless there is one. The permissions are those of the file in the image, which are
-/// checked before.
-fn make_fifo(path: &Path) -> io::Result<()> {
-    let mode = Mode::from_raw_mode(0o666);
-    match fs::mknodat(CWD, path, fs::FileType::Fifo, mode, 0) {
-        // Without the bits of the umask.
-        Ok(()) => Ok(fs::chmod(path, mode)?),
-        Err(HostErrno::EXIST) => Ok(()),
-        Err(error) => Err(error.into()),
+/// Makes a FIFO, unless there is one, with the owner and mode of the file. Without root, all
+/// programs have one user, and the permissions are those that the library has checked.
+fn make_fifo(path: &Path, file: &Statx) -> io::Result<()> {
+    let private = Mode::RUSR | Mode::WUSR;
+    match fs::mknodat(CWD, path, fs::FileType::Fifo, private, 0) {
+        Ok(()) | Err(HostErrno::EXIST) => {}
+        Err(error) => return Err(error.into()),
     }
+    if geteuid().is_root() {
+        let attributes = &file.attributes;
+        chown(path, Some(attributes.uid), Some(attributes.gid))?;
+        fs::chmod(
+            path,
+            Mode::from_raw_mode(u32::from(attributes.mode & 0o777)),
+        )?;
+    }
+    Ok(())
 }
 
 /// Creates a node of the image. An inode number that a removed file had has a new node of the host.
