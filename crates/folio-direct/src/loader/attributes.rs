@@ -135,10 +135,11 @@ pub(crate) fn set_times(
     trap: &Trap,
     slot: Slot,
     path: PathArgument,
-    times: (Times, usize),
+    times: Times,
+    index: usize,
     flags: u64,
 ) -> Answer {
-    let read = times.0.read(trap.arguments[times.1]);
+    let read = times.read(trap.arguments[index]);
     let times = match read {
         Ok(times) => times,
         Err(error) => return Answer::Failed(error),

@@ -339,10 +339,12 @@ pub(crate) fn list(slot: Slot, fd: i32, into: usize, size: usize) -> Result<u64>
 /// copy_file_range(2).
 pub(crate) fn copy_range(slot: Slot, trap: &Trap) -> Answer {
     let [input, input_at, output, output_at, count, flags] = trap.arguments;
-    match (is_image(input as i32), is_image(output as i32)) {
-        (false, false) => return Answer::Pass,
-        (true, true) => {}
-        _ => return Answer::Failed(Errno::XDEV),
+    let (is_from_image, is_to_image) = (is_image(input as i32), is_image(output as i32));
+    if !is_from_image && !is_to_image {
+        return Answer::Pass;
+    }
+    if is_from_image != is_to_image {
+        return Answer::Failed(Errno::XDEV);
     }
     if flags as u32 != 0 {
         return Answer::Failed(Errno::INVAL);

@@ -61,7 +61,8 @@ pub(crate) fn limited(trap: &Trap, slot: Slot) -> Answer {
     }
 }
 
-/// sendmsg(2): a descriptor of the image cannot be sent, as its receiver would have the placeholder.
+/// sendmsg(2): a descriptor of the image cannot be sent, as its receiver would have the
+/// placeholder.
 fn send_message(trap: &Trap) -> Answer {
     const SOL_SOCKET: u32 = 1;
     const SCM_RIGHTS: u32 = 1;
@@ -94,8 +95,8 @@ fn send_message(trap: &Trap) -> Answer {
     Answer::Pass
 }
 
-/// setrlimit(2) and prlimit(2): the limit of open files is not below the descriptors of the runtime,
-/// which children need.
+/// setrlimit(2) and prlimit(2): the limit of open files is not below the descriptors of the
+/// runtime, which children need.
 fn limit(trap: &Trap, resource: usize, new: usize) -> Answer {
     const NOFILE: usize = 7;
     let mut arguments = trap.arguments;

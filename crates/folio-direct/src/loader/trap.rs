@@ -347,7 +347,9 @@ fn owner_and_mode(trap: &Trap, slot: Slot, context: &mut Context) -> Answer {
     };
     let mode = |path, flags, mode| change(path, Call::ChangeMode, flags, &[mode]);
     let owner = |path, flags, owner: [u64; 2]| change(path, Call::ChangeOwner, flags, &owner);
-    let times = |path, form, flags| attributes::set_times(trap, slot, path, form, flags);
+    let times = |path, form, index, flags| {
+        attributes::set_times(trap, slot, path, form, index, flags)
+    };
     match trap.number {
         CHMOD => mode(path(Follow), 0, word(1)),
         FCHMODAT => mode(at(0, 1), 0, word(2)),
@@ -355,10 +357,10 @@ fn owner_and_mode(trap: &Trap, slot: Slot, context: &mut Context) -> Answer {
         CHOWN => owner(path(Follow), 0, [word(1), word(2)]),
         LCHOWN => owner(path(Keep), AT_SYMLINK_NOFOLLOW, [word(1), word(2)]),
         FCHOWNAT => owner(at(0, 1), word(4), [word(2), word(3)]),
-        UTIME => times(path(Follow), (Times::Seconds, 1), 0),
-        UTIMES => times(path(Follow), (Times::Microseconds, 1), 0),
-        FUTIMESAT => times(at(0, 1), (Times::Microseconds, 2), 0),
-        UTIMENSAT => times(at(0, 1), (Times::Nanoseconds, 2), word(3)),
+        UTIME => times(path(Follow), Times::Seconds, 1, 0),
+        UTIMES => times(path(Follow), Times::Microseconds, 1, 0),
+        FUTIMESAT => times(at(0, 1), Times::Microseconds, 2, 0),
+        UTIMENSAT => times(at(0, 1), Times::Nanoseconds, 2, word(3)),
         SETXATTR => attributes::xattr(trap, slot, Xattr::Set, Follow),
         LSETXATTR => attributes::xattr(trap, slot, Xattr::Set, Keep),
         GETXATTR => attributes::xattr(trap, slot, Xattr::Get, Follow),

@@ -63,15 +63,16 @@ fn route(client: &Client, request: &Request<'_>, output: &mut Vec<u8>) -> Result
         SocketPath, Stat, StatFileSystem, Sync, SyncAll, SyncData, SyncFileSystem, Truncate, Umask,
         Unlink, WorkingDirectory, Write, WriteAt,
     };
-    let files = &client.registration.registry().executed;
-    files.check(&client.process(), request)?;
+    let registry = client.registration.registry();
+    let nodes = &registry.nodes;
+    registry.executed.check(&client.process(), request)?;
     match request.call {
         Prepare | Forget | Exit | Execute | SetCredentials | Umask => {
             processes::serve(client, request)
         }
-        Open | Reopen => nodes::open(client, request, output),
-        MakeNode => nodes::make(client, request, output),
-        SocketPath => nodes::socket(client, request, output),
+        Open | Reopen => nodes::open(&client.process(), nodes, request, output),
+        MakeNode => nodes::make(&client.process(), nodes, request, output),
+        SocketPath => nodes::socket(&client.process(), nodes, request, output),
         Flock | Lock => locks::serve(client, request, output),
         Close | Duplicate | GetFlags | SetFlags | Read | ReadAt | Write | WriteAt | Seek
         | CopyRange | ListDirectory | Ftruncate | Truncate | Allocate | Sync | SyncData

@@ -1,10 +1,10 @@
 //! Nodes of the host in the place of the sockets and FIFOs whose names are in the image: each is
 //! named after its mount and its inode.
 
-use super::client::Client;
 use super::request::Request;
 use super::{files, names};
 use crate::shared::calls::{Call, ON_HOST};
+use folio::Process;
 use folio::base::{Errno, Error, Result};
 use folio::syscall::{AtFlags, Statx};
 use folio::vfs::FileType;
@@ -65,13 +65,17 @@ impl NodeFolder {
 }
 
 /// Opens a file. A FIFO is opened by the client: the reply is the path of its node.
-pub(super) fn open(client: &Client, request: &Request<'_>, output: &mut Vec<u8>) -> Result<i64> {
-    let process = client.process();
-    let opened = files::serve(&process, request, output);
+pub(super) fn open(
+    process: &Process,
+    folder: &NodeFolder,
+    request: &Request<'_>,
+    output: &mut Vec<u8>,
+) -> Result<i64> {
+    let opened = files::serve(process, request, output);
     if !matches!(&opened, Err(error) if error.errno() == Errno::NXIO) {
         return opened;
     }
-    let mut folder = client.registration.registry().nodes.lock();
+    let mut folder = folder.lock();
     let found = if request.call == Call::Reopen {
         process.statx(request.fd(0)?, Path::new(""), AtFlags::EMPTY_PATH)?
     } else {
@@ -107,10 +111,14 @@ fn make_fifo(path: &Path, file: &Statx) -> io::Result<()> {
 }
 
 /// Creates a node of the image. An inode number that a removed file had has a new node of the host.
-pub(super) fn make(client: &Client, request: &Request<'_>, output: &mut Vec<u8>) -> Result<i64> {
-    let process = client.process();
-    let mut folder = client.registration.registry().nodes.lock();
-    let made = names::serve(&process, request, output)?;
+pub(super) fn make(
+    process: &Process,
+    folder: &NodeFolder,
+    request: &Request<'_>,
+    output: &mut Vec<u8>,
+) -> Result<i64> {
+    let mut folder = folder.lock();
+    let made = names::serve(process, request, output)?;
     let flags = AtFlags::SYMLINK_NOFOLLOW;
     let found = process.statx(request.directory(0), request.path()?, flags);
     if let Ok(found) = found
@@ -127,18 +135,18 @@ pub(super) fn make(client: &Client, request: &Request<'_>, output: &mut Vec<u8>)
 }
 
 /// Returns the path of the node of a socket.
-pub(super) fn socket(client: &Client, request: &Request<'_>, output: &mut Vec<u8>) -> Result<i64> {
+pub(super) fn socket(
+    process: &Process,
+    folder: &NodeFolder,
+    request: &Request<'_>,
+    output: &mut Vec<u8>,
+) -> Result<i64> {
     let flags = names::flags(request, 1)?;
-    let found = client
-        .process()
-        .statx(request.directory(0), request.path()?, flags)?;
+    let found = process.statx(request.directory(0), request.path()?, flags)?;
     if found.attributes.file_type != FileType::Socket {
         return Err(Errno::CONNREFUSED.into());
     }
-    reply(
-        client.registration.registry().nodes.lock().node(&found),
-        output,
-    )
+    reply(folder.lock().node(&found), output)
 }
 
 /// Appends a path and its zero byte.

@@ -46,8 +46,8 @@ macro_rules! calls {
 
 calls! {
     /// The state of this process for one that it is about to start: `what, fd`, where `what` is
-    /// [`FOR_CHILD`] or [`FOR_PROGRAM`], and `fd` the program, -1 for one of the host. The result is
-    /// a token, which the new process attaches with.
+    /// [`FOR_CHILD`] or [`FOR_PROGRAM`], and `fd` the program, -1 for one of the host. The result
+    /// is a token, which the new process attaches with.
     Prepare,
     /// Drops the state of a token: the process was not started.
     Forget,
