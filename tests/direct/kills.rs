@@ -1,13 +1,14 @@
 //! SIGKILL at any moment, of a program or of folio: the image mounts, what was synced is there, and
 //! nothing remains.
 
-use crate::Fixture;
 use crate::support::random::Random;
+use crate::support::require::requires;
 use crate::support::rounds;
-use crate::support::tools::{command, fsck, run};
+use crate::support::tools::{command, fsck, run, text};
+use crate::{Fixture, finish, timed};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
 /// Makes, syncs, renames and removes files in processes of its own, and reports each synced one.
@@ -28,17 +29,23 @@ fn replay(fixture: &Fixture) {
 
 #[test]
 fn killed_folio_loses_nothing_that_was_synced() {
+    requires!(tool("ps"));
     let mut random = Random::new(37);
     for _ in 0..rounds::cases(4) {
         let fixture = Fixture::new("64M");
         let script = format!("cd '{}' && {WORK}", fixture.place().display());
-        let mut program = fixture.command(&["sh", "-c", &script]);
-        let mut child = program.stdout(Stdio::piped()).spawn().unwrap();
+        let program = fixture.command(&["sh", "-c", &script]);
+        // The first line is the process of folio.
+        let mut shell = command("sh");
+        shell.args(["-c", "echo $$; exec \"$0\" \"$@\""]);
+        shell.arg(program.get_program()).args(program.get_args());
+        let mut child = timed(&shell).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let folio = lines.next().unwrap().unwrap().parse().unwrap();
         let wanted = 1 + random.below(40) as usize;
         let mut synced: BTreeSet<String> =
             lines.by_ref().take(wanted).map(Result::unwrap).collect();
-        kill_process(Pid::from_child(&child), Signal::KILL).unwrap();
+        kill_process(Pid::from_raw(folio).unwrap(), Signal::KILL).unwrap();
         child.wait().unwrap();
         // Closed by the last program: each ends with the server.
         synced.extend(lines.map_while(Result::ok));
@@ -59,12 +66,13 @@ fn killed_folio_loses_nothing_that_was_synced() {
 
 #[test]
 fn killed_programs_leave_nothing() {
+    requires!(tool("flock"));
     let fixture = Fixture::new("64M");
     // Programs that hold locks and open files are killed again and again; the lock is free at once.
     let script = "for i in $(seq 40); do \
         (exec 9>l; flock 9; exec 8>f$((i%5)); while :; do echo x >&8; done) & p=$!; \
         sleep 0.0$((i%9)); kill -9 $p; wait $p 2>/dev/null; \
-        flock -w 20 l true || exit 9; done; rm -f f? l; ls";
+        flock -w 100 l true || exit 9; done; rm -f f? l; ls";
     let output = fixture.bash(script);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert_eq!(output.stdout, b"lost+found\n", "{output:?}");
@@ -78,17 +86,9 @@ fn programs_left_by_the_command_end() {
         "cd '{}'; sleep 1000 3>f & echo $!",
         fixture.place().display()
     );
-    let mut program = fixture.command(&["sh", "-c", &script]);
-    let mut child = program.stdout(Stdio::piped()).spawn().unwrap();
-    let mut output = String::new();
-    child
-        .stdout
-        .take()
-        .unwrap()
-        .read_to_string(&mut output)
-        .unwrap();
-    assert!(child.wait().unwrap().success());
-    let pid = output.trim();
+    let output = finish(&mut fixture.command(&["sh", "-c", &script]));
+    assert!(output.status.success(), "{output:?}");
+    let pid = text(&output).trim().to_owned();
     assert!(
         !std::path::Path::new(&format!("/proc/{pid}/fd"))
             .join("3")

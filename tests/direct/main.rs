@@ -9,6 +9,10 @@
 //!   review.rs     paths through descriptors, messages and sockets, scripts
 //!   kills.rs      SIGKILL of programs and of the server at any moment
 //! ```
+//!
+//! There is a loader for x86-64 alone.
+
+#![cfg(target_arch = "x86_64")]
 
 mod choice;
 mod kills;
@@ -83,8 +87,8 @@ fn is_empty(folder: &Path) -> bool {
     std::fs::read_dir(folder).unwrap().next().is_none()
 }
 
-/// Runs a command that must end in time.
-fn finish(command: &mut Command) -> Output {
+/// Returns the command with a limit of time.
+fn timed(command: &Command) -> Command {
     let mut timed = Command::new("timeout");
     timed.args(["-k", "5", &LIMIT.as_secs().to_string()]);
     timed.arg(command.get_program()).args(command.get_args());
@@ -94,7 +98,13 @@ fn finish(command: &mut Command) -> Output {
             None => timed.env_remove(name),
         };
     }
-    timed.stdin(Stdio::null()).output().unwrap()
+    timed.stdin(Stdio::null());
+    timed
+}
+
+/// Runs a command that must end in time.
+fn finish(command: &mut Command) -> Output {
+    timed(command).output().unwrap()
 }
 
 #[test]

@@ -21,8 +21,8 @@ allow_remount = false
 entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
 "#;
 
-/// Cases that fail: mount(2) on a directory of the image; and pathconf(3), which looks for the image
-/// among the mounts.
+/// Cases that fail: mount(2) on a directory of the image; and pathconf(3), which looks for the
+/// image among the mounts.
 const EXCLUDED: [&str; 2] = ["rmdir::ebusy", "link::link_count_max"];
 
 #[test]
@@ -78,7 +78,8 @@ fn fsx_passes() {
     for seed in 1..=3 {
         let file = fixture.place().join(format!("file {seed}"));
         let (seed, count) = (seed.to_string(), rounds::cases(6000).to_string());
-        let suite = ["fsx", "-f", &settings.to_string_lossy(), "-P", "/tmp"];
+        let folder = fixture.folder.path().to_string_lossy();
+        let suite = ["fsx", "-f", &settings.to_string_lossy(), "-P", &folder];
         let more = ["-S", &seed, "-N", &count, &file.to_string_lossy()];
         let output = finish(&mut fixture.command(&[&suite[..], &more].concat()));
         assert!(

@@ -26,7 +26,7 @@ fn host_state(folder: &Path) -> String {
 
 #[test]
 fn host_files_keep_modes_and_owners() {
-    requires!(root);
+    requires!(root, tool("python3"));
     let fixture = Fixture::new("64M");
     let before = host_state(&fixture.place());
     // chmod by descriptor is chmod of /proc/self/fd/N in some C libraries.
@@ -51,7 +51,7 @@ X
 
 #[test]
 fn rings_and_filters_are_refused() {
-    requires!(tool("fio"));
+    requires!(tool("fio"), tool("python3"));
     let fixture = Fixture::new("64M");
     let job = "--name=a --filename=f --size=64k --rw=write --output=o";
     for engine in ["io_uring", "libaio"] {
@@ -71,6 +71,7 @@ for call in [(425, 1, 0), (206, 1, 0), (317, 1, 0, 0), (435, 0, 0)]:
 
 #[test]
 fn bad_pointers_fail_with_efault() {
+    requires!(tool("python3"));
     let fixture = Fixture::new("16M");
     let script = "import ctypes, os; c = ctypes.CDLL(None, use_errno=True)
 fd = os.open(\"f\", os.O_CREAT | os.O_RDWR); os.write(fd, b\"text\")

@@ -1,6 +1,7 @@
 //! SIGKILL at any moment, of the command or of folio: the image mounts, and nothing remains.
 
 use crate::support::random::Random;
+use crate::support::require::requires;
 use crate::support::tools::{command, run};
 use crate::{Fixture, for_each_caller};
 use rustix::process::{Pid, Signal, kill_process};
@@ -20,11 +21,13 @@ for_each_caller! {
 }
 
 fn killed_folio_leaves_a_consistent_image(fixture: &Fixture) {
+    requires!(tool("ps"));
     let count = std::env::var("FOLIO_RUN_KILLS").ok();
     let count = count.and_then(|text| text.parse().ok()).unwrap_or(KILLS);
     let mut random = Random::new(18);
     for _ in 0..count {
-        let mut program = fixture.command(&["disk.img", "--", "sh", "-c", WORK]);
+        let work = ["busybox", "timeout", "300", "sh", "-c", WORK];
+        let mut program = fixture.command(&[&["disk.img", "--"], &work[..]].concat());
         let mut child = program.stdout(Stdio::piped()).spawn().unwrap();
         // A number of bytes of progress, not a time.
         let wanted = 2 + random.below(400) as usize;

@@ -179,6 +179,19 @@ fn offsets_and_append() {
 }
 
 #[test]
+fn empty_write_keeps_the_position() {
+    let (_kernel, p) = world();
+    for flags in [OpenFlags::empty(), OpenFlags::APPEND] {
+        let fd = p.open("/f", CREATE | flags, 0o644).unwrap();
+        p.ftruncate(fd, 0).unwrap();
+        assert_eq!(p.write(fd, b"one").unwrap(), 3);
+        assert_eq!(p.write(fd, b"").unwrap(), 0);
+        assert_eq!(p.write(fd, b"two").unwrap(), 3);
+        assert_eq!(read(&p, "/f"), b"onetwo");
+    }
+}
+
+#[test]
 fn truncation() {
     let (_kernel, p) = world();
     write(&p, "/f", &[1; 10_000]);

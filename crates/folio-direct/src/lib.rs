@@ -14,7 +14,7 @@
 //! The loader is a static program without a C library, which build.rs builds and this crate
 //! embeds. It is in the place of each program that execve(2) starts; the filter is inherited.
 //!
-//! This is no sandbox: a program has the rights of its user, and can leave the runtime.
+//! This is not a sandbox: a program has the rights of its user, and can leave the runtime.
 //!
 //! Neighbors: `folio-cli` above; `folio::syscall` and the host's kernel below. Linux: seccomp(2),
 //! execveat(2), memfd_create(2).

@@ -9,7 +9,7 @@ use crate::system::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, Errno, Result};
 use crate::trap::{Answer, Trap};
 
 /// The basic attributes of statx(2).
-pub(crate) const STATX_BASIC: u64 = 0x7ff;
+const STATX_BASIC: u64 = 0x7ff;
 const STATX_BYTES: usize = 256;
 const STAT_WORDS: usize = 18;
 
@@ -135,10 +135,11 @@ pub(crate) fn set_times(
     trap: &Trap,
     slot: Slot,
     path: PathArgument,
-    times: (Times, usize),
+    times: Times,
+    index: usize,
     flags: u64,
 ) -> Answer {
-    let read = times.0.read(trap.arguments[times.1]);
+    let read = times.read(trap.arguments[index]);
     let times = match read {
         Ok(times) => times,
         Err(error) => return Answer::Failed(error),

@@ -72,6 +72,11 @@ impl Cursor {
         Ok(sum)
     }
 
+    /// Returns whether no byte is left, as far as the buffers can be read.
+    fn is_at_end(&self) -> bool {
+        self.remaining(1).unwrap_or(0) == 0
+    }
+
     /// Fills the slot's data from the buffers; returns the number of bytes.
     fn gather(&mut self, slot: Slot) -> Result<usize> {
         let mut len = 0;
@@ -123,7 +128,7 @@ pub(crate) fn read(slot: Slot, fd: i32, buffers: Buffers, place: Place) -> Resul
         }
         done += len as u64;
         place = place.advanced(len);
-        if len < count || count < DATA_BYTES {
+        if len < count || cursor.is_at_end() {
             return Ok(done);
         }
     }
@@ -151,7 +156,7 @@ pub(crate) fn write(slot: Slot, fd: i32, buffers: Buffers, place: Place) -> Resu
         };
         done += len as u64;
         place = place.advanced(len);
-        if len < count || count < DATA_BYTES {
+        if len < count || cursor.is_at_end() {
             return Ok(done);
         }
     }
@@ -345,10 +350,12 @@ pub(crate) fn list(slot: Slot, fd: i32, into: usize, size: usize) -> Result<u64>
 /// copy_file_range(2).
 pub(crate) fn copy_range(slot: Slot, trap: &Trap) -> Answer {
     let [input, input_at, output, output_at, count, flags] = trap.arguments;
-    match (is_image(input as i32), is_image(output as i32)) {
-        (false, false) => return Answer::Pass,
-        (true, true) => {}
-        _ => return Answer::Failed(Errno::XDEV),
+    let (is_from_image, is_to_image) = (is_image(input as i32), is_image(output as i32));
+    if !is_from_image && !is_to_image {
+        return Answer::Pass;
+    }
+    if is_from_image != is_to_image {
+        return Answer::Failed(Errno::XDEV);
     }
     if flags as u32 != 0 {
         return Answer::Failed(Errno::INVAL);

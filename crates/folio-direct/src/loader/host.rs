@@ -1,6 +1,5 @@
 //! Calls of the host that a program with an image cannot have in full.
 
-use crate::attributes::STATX_BASIC;
 use crate::calls::{Call, ELSEWHERE};
 use crate::client::Slot;
 use crate::descriptors::{is_image, is_reserved};
@@ -13,7 +12,7 @@ use crate::system::{
     self, PRLIMIT64, SENDMMSG, SENDMSG, SENDTO, SETRLIMIT, pid,
     AT_FDCWD, AT_SYMLINK_NOFOLLOW, BIND, CHROOT, CLONE3, CONNECT, Errno, FANOTIFY_MARK, FILE_GETATTR, FILE_SETATTR,
     GETDENTS, GETXATTRAT, INOTIFY_ADD_WATCH, IO_SETUP, IO_URING_SETUP, LISTXATTRAT,
-    NAME_TO_HANDLE_AT, PRCTL, REMOVEXATTRAT, Result, SECCOMP, SENDFILE, SETXATTRAT, UNLINK,
+    NAME_TO_HANDLE_AT, PRCTL, REMOVEXATTRAT, Result, SECCOMP, SENDFILE, SETXATTRAT,
     VMSPLICE, host,
 };
 use crate::trap::{Answer, Trap};
@@ -231,18 +230,11 @@ fn socket_address(trap: &Trap, slot: Slot, given: [usize; 2]) -> Result<Option<[
     });
     match answer {
         Answer::Failed(Errno::NOSYS) if is_elsewhere => {
-            let path = slot.buffer(0).split(|byte| *byte == 0).next().unwrap_or_default();
-            let end = put_address(slot, path)?;
-            Ok(Some([slot.buffer(ADDRESS).as_ptr() as usize, end + 1]))
+            let path = slot.buffer(0);
+            let len = path.iter().position(|byte| *byte == 0).ok_or(Errno::NAMETOOLONG)?;
+            put_address(slot, &path[..=len]).map(Some)
         }
-        Answer::Done(inode) if is_image => {
-            let len = host_address(slot, inode)?;
-            let address = slot.buffer(ADDRESS).as_ptr() as usize;
-            if is_bind {
-                // Of a name that was removed, whose inode number this one has now.
-                let _ = host!(UNLINK, address + FAMILY_BYTES);
-            }
-            Ok(Some([address, len]))
+        Answer::Done(_) if is_image => put_address(slot, slot.output()).map(Some),
         }
         Answer::Failed(error) if is_image => Err(error),
         // A path of the host, that the program gave as it is.
@@ -250,7 +242,7 @@ fn socket_address(trap: &Trap, slot: Slot, given: [usize; 2]) -> Result<Option<[
     }
 }
 
-/// Creates the name of a socket; returns its inode number.
+/// Creates the name of a socket, whose place on the host is then the output.
 fn make_socket(slot: Slot, named: Named) -> Result<u64> {
     const SOCKET: u64 = 0o140_777;
     const EEXIST: i64 = 17;
@@ -262,59 +254,26 @@ fn make_socket(slot: Slot, named: Named) -> Result<u64> {
         Err(error) => return Err(error),
     }
     // The reply has no output: the path is still in the data.
-    let arguments = [directory, AT_SYMLINK_NOFOLLOW, STATX_BASIC];
-    slot.request(Call::Stat, &arguments, named.end)?;
-    Ok(statx_inode(slot).0)
+    slot.request(Call::SocketPath, &[directory, AT_SYMLINK_NOFOLLOW], named.end)
 }
 
-/// Finds a socket that may be connected to; returns its inode number.
+/// Finds a socket that may be connected to, whose place on the host is then the output.
 fn find_socket(slot: Slot, named: Named) -> Result<u64> {
     const W_OK: u64 = 2;
-    const CONNREFUSED: Errno = Errno(111);
     let directory = named.directory as u64;
     slot.request(Call::Access, &[directory, W_OK, 0], named.end)?;
-    slot.request(Call::Stat, &[directory, 0, STATX_BASIC], named.end)?;
-    match statx_inode(slot) {
-        (inode, true) => Ok(inode),
-        _ => Err(CONNREFUSED),
-    }
+    slot.request(Call::SocketPath, &[directory, 0], named.end)
 }
 
-/// The inode number of the `struct statx` in the output, and whether it is a socket.
-fn statx_inode(slot: Slot) -> (u64, bool) {
-    let output = slot.output();
-    let inode = output.get(32..40).and_then(|word| word.try_into().ok());
-    let mode = output.get(28..30).and_then(|half| half.try_into().ok()).map_or(0, u16::from_le_bytes);
-    (inode.map_or(0, u64::from_le_bytes), mode & 0o170_000 == 0o140_000)
-}
-
-/// Puts the address of a path of the host into its buffer; returns the place of the zero byte.
-fn put_address(slot: Slot, path: &[u8]) -> Result<usize> {
-    let buffer = slot.buffer(ADDRESS);
-    let end = FAMILY_BYTES + path.len();
-    if end >= FAMILY_BYTES + PATH_BYTES {
+/// Puts the address of a path of the host, with its zero byte, into the slot's buffer; returns the
+/// address in memory, and its length.
+fn put_address(slot: Slot, path: &[u8]) -> Result<[usize; 2]> {
+    if path.len() > PATH_BYTES {
         return Err(Errno::NAMETOOLONG);
     }
+    let end = FAMILY_BYTES + path.len();
+    let buffer = slot.buffer(ADDRESS);
     buffer[..FAMILY_BYTES].copy_from_slice(&[1, 0]);
     buffer[FAMILY_BYTES..end].copy_from_slice(path);
-    buffer[end] = 0;
-    Ok(end)
-}
-
-/// Makes the address of a socket on the host; returns its length.
-fn host_address(slot: Slot, inode: u64) -> Result<usize> {
-    let folder = names::path_reply(slot, Call::SocketFolder, &[])?;
-    let mut end = put_address(slot, folder)?;
-    let buffer = slot.buffer(ADDRESS);
-    if end + 18 > FAMILY_BYTES + PATH_BYTES {
-        return Err(Errno::NAMETOOLONG);
-    }
-    buffer[end] = b'/';
-    end += 1;
-    for shift in (0..64).step_by(4).rev() {
-        buffer[end] = b"0123456789abcdef"[(inode >> shift & 0xf) as usize];
-        end += 1;
-    }
-    buffer[end] = 0;
-    Ok(end + 1)
+    Ok([buffer.as_ptr() as usize, end])
 }

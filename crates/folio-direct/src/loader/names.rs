@@ -1,13 +1,13 @@
 //! Calls with paths.
 
-use crate::calls::{Call, ELSEWHERE};
+use crate::calls::{Call, ELSEWHERE, ON_HOST};
 use crate::client::Slot;
 use crate::descriptors::{create_placeholder, insert, is_closed_on_exec};
 use crate::memory;
 use crate::paths::{self, LastLink, MagicLink, PathAt, Target};
 use crate::state::{IS_IN_IMAGE, PROGRAM};
 use crate::system::{
-    self, NEWFSTATAT, OPEN, OPENAT2, AT_EMPTY_PATH, AT_FDCWD, AT_REMOVEDIR, AT_SYMLINK_FOLLOW, Errno, O_CREAT, O_NOFOLLOW, OPENAT, Result,
+    self, CREAT, NEWFSTATAT, OPEN, OPENAT2, AT_EMPTY_PATH, AT_FDCWD, AT_REMOVEDIR, AT_SYMLINK_FOLLOW, Errno, O_CREAT, O_NOFOLLOW, OPENAT, Result,
     close, host,
 };
 use crate::table_lock;
@@ -78,7 +78,7 @@ pub(crate) fn on_path(
         Err(error) => return Answer::Failed(error),
     };
     for _ in 0..TURNS_MAX {
-        let (directory, len_bytes) = match target {
+        let named = match target {
             Target::Host => return Answer::Pass,
             Target::HostPath if may_wait(trap, slot) => return Answer::PassPath(argument.address),
             Target::HostPath => {
@@ -87,11 +87,13 @@ pub(crate) fn on_path(
                 // SAFETY: the program's own call, whose pointers the kernel checks.
                 return unsafe { system::call(trap.number, arguments) }.into();
             }
-            Target::Descriptor(fd) => return request(Named::descriptor(slot, fd)).into(),
-            Target::Image { directory, len_bytes } => (directory, len_bytes),
+            Target::Descriptor(fd) => Named::descriptor(slot, fd),
+            Target::Image { directory, len_bytes } => {
+                let end = slot.put_text(0, &slot.buffer(0)[..len_bytes]);
+                Named { directory, end, is_descriptor: false }
+            }
         };
-        let end = slot.put_text(0, &slot.buffer(0)[..len_bytes]);
-        match request(Named { directory, end, is_descriptor: false }) {
+        match request(named) {
             Err(Errno(ELSEWHERE)) => match elsewhere(slot, 0) {
                 Some(len) => {
                     target = match paths::resolve_absolute(slot, 0, len, argument.last_link) {
@@ -101,6 +103,7 @@ pub(crate) fn on_path(
                 }
                 None => return Answer::Failed(Errno::LOOP),
             },
+            Err(Errno(ON_HOST)) if elsewhere(slot, 0).is_some() => target = Target::HostPath,
             result => return result.into(),
         }
     }
@@ -113,7 +116,7 @@ fn may_wait(trap: &Trap, slot: Slot) -> bool {
     const FILE_TYPE: u32 = 0o170_000;
     const FIFO: u32 = 0o10_000;
     const CHARACTER_DEVICE: u32 = 0o20_000;
-    if !matches!(trap.number, OPEN | OPENAT | OPENAT2) {
+    if !matches!(trap.number, OPEN | CREAT | OPENAT | OPENAT2) {
         return false;
     }
     let mut stat = [0_u32; 36];

@@ -1,4 +1,5 @@
-//! What the threads of a process share. Set at the start; a child of fork(2) changes its own copy.
+//! State of a process that its threads share. Set at the start; a child of fork(2)
+//! changes its own copy.
 
 use crate::layout::{DESCRIPTORS_MAX, SLOTS_MAX};
 use core::cell::UnsafeCell;

@@ -72,10 +72,12 @@ pub(crate) struct Context {
 const R8: usize = 0;
 const R9: usize = 1;
 const R10: usize = 2;
+const R11: usize = 3;
 const RDI: usize = 8;
 const RSI: usize = 9;
 const RDX: usize = 12;
 const RAX: usize = 13;
+const RCX: usize = 14;
 pub(crate) const RSP: usize = 15;
 const RIP: usize = 16;
 const ARGUMENTS: [usize; 6] = [RDI, RSI, RDX, R10, R8, R9];
@@ -90,12 +92,12 @@ unsafe extern "C" {
     pub(crate) fn folio_trap();
     /// Returns from a handler. Linux: rt_sigreturn(2).
     pub(crate) fn folio_restore();
-    /// Makes a call of the host, and returns to the address on the stack.
+    /// Makes a call of the host, and returns to the address in rcx.
     fn folio_pass();
-    /// The same with a path on the stack.
+    /// The same with the path of the [`PathMapping`] in r11, which it unmaps.
     fn folio_pass_path();
-    /// Makes clone(2) of a thread, and returns to the addresses on both stacks, with the stack of
-    /// the child in its register as the program gave it.
+    /// Makes clone(2) of a thread, and returns to the address in rcx, and to that on the stack of
+    /// the child, with that stack in its register as the program gave it.
     fn folio_pass_thread();
 }
 
@@ -136,22 +138,54 @@ global_asm!(
     "syscall",
     ".globl folio_pass",
     "folio_pass:",
+    // Below the red zone. Until the handler returns, its frame is there.
+    "lea rsp, [rsp - 128]",
+    "push rcx",
     "syscall",
     "ret 128",
     ".globl folio_pass_path",
     "folio_pass_path:",
+    "lea rsp, [rsp - 128]",
+    "push rcx",
+    "push r11",
     "syscall",
-    // The red zone and a path.
-    "ret 4224",
+    "mov rcx, [rsp]",
+    "mov rdi, [rcx + {path_bytes}]",
+    "mov rsi, [rcx + {path_bytes} + 8]",
+    "mov [rsp], rax",
+    "push rdi",
+    "push rsi",
+    "mov rdi, rcx",
+    "mov esi, {mapping_bytes}",
+    "mov eax, {munmap}",
+    "syscall",
+    "pop rsi",
+    "pop rdi",
+    "pop rax",
+    "ret 128",
     ".globl folio_pass_thread",
     "folio_pass_thread:",
+    "lea rsp, [rsp - 128]",
+    "push rcx",
     "syscall",
     "lea rsi, [rsi + 136]",
     "ret 128",
     slot = sym slot_and_stack,
     handle = sym handle,
     sent = sym crate::signals::sent,
+    path_bytes = const PATH_MAX,
+    mapping_bytes = const size_of::<PathMapping>(),
+    munmap = const MUNMAP,
 );
+
+/// A path of the host for a call that waits: it outlasts the slot, and a restart of the call.
+#[repr(C)]
+struct PathMapping {
+    path: [u8; PATH_MAX],
+    /// The registers of arguments as the program gave them.
+    rdi: usize,
+    rsi: usize,
+}
 
 #[repr(C)]
 struct SlotAndStack {
@@ -198,30 +232,32 @@ extern "C" fn handle(context: &mut Context, slot: Slot) -> *mut u32 {
 }
 
 /// Lets the program make its call itself, from [`folio_pass`], whose calls are not trapped: there
-/// signals interrupt it, and it is restarted, as without this runtime.
+/// signals interrupt it, and it is restarted, as without this runtime. The stub has the address of
+/// the program in a register that system calls change.
 fn pass(context: &mut Context, stub: unsafe extern "C" fn()) {
     let registers = &mut context.registers;
-    let top = registers[RSP] - PASS_BYTES;
-    // SAFETY: below the red zone of the program's own stack. Without one the process dies, as it
-    // does at the next call of a function.
-    unsafe { (top as *mut usize).write(registers[RIP]) };
-    registers[RSP] = top;
+    registers[RCX] = registers[RIP];
     registers[RIP] = stub as *const () as usize;
 }
 
-/// Lets the program make its call with another path, which is on its own stack: it must outlast the
-/// slot, and a restart of the call.
+/// Lets the program make its call with another path. Not on its own stack, which may be small.
 fn pass_path(context: &mut Context, argument: usize, path: &[u8; PATH_MAX]) {
     let registers = &mut context.registers;
-    let top = registers[RSP] - PASS_BYTES - PATH_MAX;
-    // SAFETY: as in `pass`.
-    unsafe { (top as *mut usize).write(registers[RIP]) };
-    let place = top + 8;
-    // SAFETY: as above; above the stack pointer of the call.
-    unsafe { core::ptr::copy_nonoverlapping(path.as_ptr(), place as *mut u8, PATH_MAX) };
-    registers[argument] = place;
-    registers[RSP] = top;
-    registers[RIP] = folio_pass_path as *const () as usize;
+    let protection = PROT_READ | PROT_WRITE;
+    let flags = MAP_PRIVATE | MAP_ANONYMOUS;
+    let address = match map(0, size_of::<PathMapping>(), protection, flags, -1, 0) {
+        Ok(address) => address,
+        Err(error) => {
+            registers[RAX] = -error.0 as usize;
+            return;
+        }
+    };
+    let (rdi, rsi) = (registers[RDI], registers[RSI]);
+    // SAFETY: mapped above with this size, for nothing else.
+    unsafe { (address as *mut PathMapping).write(PathMapping { path: *path, rdi, rsi }) };
+    registers[argument] = address;
+    registers[R11] = address;
+    pass(context, folio_pass_path);
 }
 
 /// The stack pointer of a new thread that begins in [`folio_pass`], as its parent does.
@@ -300,7 +336,9 @@ fn owner_and_mode(trap: &Trap, slot: Slot, context: &mut Context) -> Answer {
     };
     let mode = |path, flags, mode| change(path, Call::ChangeMode, flags, &[mode]);
     let owner = |path, flags, owner: [u64; 2]| change(path, Call::ChangeOwner, flags, &owner);
-    let times = |path, form, flags| attributes::set_times(trap, slot, path, form, flags);
+    let times = |path, form, index, flags| {
+        attributes::set_times(trap, slot, path, form, index, flags)
+    };
     match trap.number {
         CHMOD => mode(path(Follow), 0, word(1)),
         FCHMODAT => mode(at(0, 1), 0, word(2)),
@@ -308,10 +346,10 @@ fn owner_and_mode(trap: &Trap, slot: Slot, context: &mut Context) -> Answer {
         CHOWN => owner(path(Follow), 0, [word(1), word(2)]),
         LCHOWN => owner(path(Keep), AT_SYMLINK_NOFOLLOW, [word(1), word(2)]),
         FCHOWNAT => owner(at(0, 1), word(4), [word(2), word(3)]),
-        UTIME => times(path(Follow), (Times::Seconds, 1), 0),
-        UTIMES => times(path(Follow), (Times::Microseconds, 1), 0),
-        FUTIMESAT => times(at(0, 1), (Times::Microseconds, 2), 0),
-        UTIMENSAT => times(at(0, 1), (Times::Nanoseconds, 2), word(3)),
+        UTIME => times(path(Follow), Times::Seconds, 1, 0),
+        UTIMES => times(path(Follow), Times::Microseconds, 1, 0),
+        FUTIMESAT => times(at(0, 1), Times::Microseconds, 2, 0),
+        UTIMENSAT => times(at(0, 1), Times::Nanoseconds, 2, word(3)),
         SETXATTR => attributes::xattr(trap, slot, Xattr::Set, Follow),
         LSETXATTR => attributes::xattr(trap, slot, Xattr::Set, Keep),
         GETXATTR => attributes::xattr(trap, slot, Xattr::Get, Follow),

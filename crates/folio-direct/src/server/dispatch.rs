@@ -4,7 +4,7 @@ use super::arena::Header;
 use super::client::Client;
 use super::names::elsewhere;
 use super::request::Request;
-use super::{attributes, files, locks, names, processes, xattrs};
+use super::{attributes, files, locks, names, nodes, processes, xattrs};
 use crate::shared::calls::{Call, ELSEWHERE};
 use folio::base::{Errno, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -60,23 +60,27 @@ fn route(client: &Client, request: &Request<'_>, output: &mut Vec<u8>) -> Result
         Ftruncate, GetAttribute, GetFlags, Link, ListAttributes, ListDirectory, Lock,
         MakeDirectory, MakeLink, MakeNode, Open, PathOf, Prepare, Read, ReadAt, ReadLink,
         RemoveAttribute, Rename, Reopen, Seek, SetAttribute, SetCredentials, SetFlags, SetTimes,
-        SocketFolder, Stat, StatFileSystem, Sync, SyncAll, SyncData, SyncFileSystem, Truncate,
-        Umask, Unlink, WorkingDirectory, Write, WriteAt,
+        SocketPath, Stat, StatFileSystem, Sync, SyncAll, SyncData, SyncFileSystem, Truncate, Umask,
+        Unlink, WorkingDirectory, Write, WriteAt,
     };
-    let files = &client.registration.registry().executed;
-    files.check(&client.process(), request)?;
+    let registry = client.registration.registry();
+    let nodes = &registry.nodes;
+    registry.executed.check(&client.process(), request)?;
     match request.call {
-        Prepare | Forget | Exit | Execute | SocketFolder | SetCredentials | Umask => {
-            processes::serve(client, request, output)
+        Prepare | Forget | Exit | Execute | SetCredentials | Umask => {
+            processes::serve(client, request)
         }
+        Open | Reopen => nodes::open(&client.process(), nodes, request, output),
+        MakeNode => nodes::make(&client.process(), nodes, request, output),
+        SocketPath => nodes::socket(&client.process(), nodes, request, output),
         Flock | Lock => locks::serve(client, request, output),
-        Open | Reopen | Close | Duplicate | GetFlags | SetFlags | Read | ReadAt | Write
-        | WriteAt | Seek | CopyRange | ListDirectory | Ftruncate | Truncate | Allocate | Sync
-        | SyncData | SyncFileSystem | SyncAll | Advise | Control => {
+        Close | Duplicate | GetFlags | SetFlags | Read | ReadAt | Write | WriteAt | Seek
+        | CopyRange | ListDirectory | Ftruncate | Truncate | Allocate | Sync | SyncData
+        | SyncFileSystem | SyncAll | Advise | Control => {
             files::serve(&client.process(), request, output)
         }
-        MakeDirectory | MakeNode | MakeLink | Link | Rename | Unlink | ReadLink
-        | ChangeDirectory | ChangeDirectoryTo | WorkingDirectory | PathOf => {
+        MakeDirectory | MakeLink | Link | Rename | Unlink | ReadLink | ChangeDirectory
+        | ChangeDirectoryTo | WorkingDirectory | PathOf => {
             names::serve(&client.process(), request, output)
         }
         Stat | StatFileSystem | FstatFileSystem | Access | ChangeMode | ChangeOwner | SetTimes => {

@@ -11,7 +11,7 @@
 //!   dispatch.rs  a request by its number
 //!      |-- processes.rs files.rs names.rs attributes.rs xattrs.rs locks.rs     its calls
 //!      v            request.rs arguments   encode.rs structures
-//!   folio::Process  one for each client (client.rs)    executed.rs sockets.rs  what a process
+//!   folio::Process  one for each client (client.rs)    executed.rs nodes.rs    what a process
 //!                                                     needs besides
 //!
 //!   arena.rs sys.rs   shared memory, system calls: the only unsafe code
@@ -36,13 +36,13 @@ mod executed;
 mod files;
 mod locks;
 mod names;
+mod nodes;
 mod options;
 mod processes;
 mod program;
 mod registry;
 mod request;
 mod session;
-mod sockets;
 mod start;
 #[expect(unsafe_code, reason = "system calls that no crate wraps safely")]
 mod sys;

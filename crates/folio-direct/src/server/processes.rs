@@ -6,10 +6,9 @@ use super::request::Request;
 use crate::shared::calls::{Call, FOR_CHILD, FOR_PROGRAM};
 use folio::base::{Errno, Error, Result};
 use folio::syscall::Credentials;
-use std::os::unix::ffi::OsStrExt;
 
 /// Makes a call on the process.
-pub(super) fn serve(client: &Client, request: &Request<'_>, output: &mut Vec<u8>) -> Result<i64> {
+pub(super) fn serve(client: &Client, request: &Request<'_>) -> Result<i64> {
     match request.call {
         Call::Prepare => prepare(client, request),
         Call::Forget => {
@@ -30,13 +29,6 @@ pub(super) fn serve(client: &Client, request: &Request<'_>, output: &mut Vec<u8>
             let files = &client.registration.registry().executed;
             let executed = files.execute(&client.process(), request.fd(0)?)?;
             client.share().set_executed(Some(executed));
-            Ok(0)
-        }
-        Call::SocketFolder => {
-            let folder = client.registration.registry().sockets.path();
-            let folder = folder.map_err(|error| Error::io("folder of sockets", error))?;
-            output.extend_from_slice(folder.as_os_str().as_bytes());
-            output.push(0);
             Ok(0)
         }
         Call::SetCredentials => {

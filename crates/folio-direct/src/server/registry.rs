@@ -1,7 +1,7 @@
 //! The processes of one server, and the states of those that are about to start.
 
 use super::executed::{Executed, ExecutedFiles};
-use super::sockets::SocketFolder;
+use super::nodes::NodeFolder;
 use crate::shared::layout::SLOTS_MAX;
 use folio::Process;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -98,7 +98,7 @@ pub(super) struct Registry {
     slots: AtomicUsize,
     ended: Condvar,
     pub(super) executed: Arc<ExecutedFiles>,
-    pub(super) sockets: SocketFolder,
+    pub(super) nodes: NodeFolder,
 }
 
 impl Registry {

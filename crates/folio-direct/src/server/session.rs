@@ -103,7 +103,7 @@ impl Session {
         // It does not panic.
         let _ = self.thread.join();
         self.registry.clear();
-        self.registry.sockets.remove();
+        self.registry.nodes.remove();
         self.view.leave_host(&self.kernel);
         let by_signal = || 128 + status.signal().unwrap_or_default();
         Ok(status.code().unwrap_or_else(by_signal) as u8)

@@ -20,6 +20,10 @@ pub(crate) const ELSEWHERE: i64 = 4000;
 /// Longest path in bytes, with its zero byte. Linux: `PATH_MAX`.
 pub(crate) const PATH_MAX: usize = 4096;
 
+/// A failure that no system call has: a FIFO of the image is opened on the host, at the path in the
+/// output.
+pub(crate) const ON_HOST: i64 = 4001;
+
 macro_rules! calls {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// A request.
@@ -51,9 +55,9 @@ calls! {
     Exit,
     /// The first program is the file of `fd`: it cannot be written while it runs.
     Execute,
-    /// Output: the path of a folder of the host for sockets whose names are in the image, each
-    /// named after its inode number in hexadecimal digits.
-    SocketFolder,
+    /// The place of a socket of the image on the host: `directory, flags`. Input: the path. Output:
+    /// the path on the host. ECONNREFUSED for another file.
+    SocketPath,
     /// The identity of the next calls: `user`, `group` (those of the file system), and 1 if all
     /// capabilities. Input: the supplementary groups, four bytes each.
     SetCredentials,

@@ -319,7 +319,9 @@ impl OpenFile {
                 let mut position = self.position.lock();
                 let at = self.write_at(*position);
                 let (end, count) = self.write_chunks(caller, file, at, bytes)?;
-                *position = end;
+                if count > 0 {
+                    *position = end;
+                }
                 Ok(count)
             }
             Start::Offset(offset) if offset > OFFSET_MAX => Err(Errno::INVAL.into()),
