@@ -165,8 +165,7 @@ fn try_run(run: &Run, session: &Session) -> Outcome<u8> {
         Err(why) => {
             if !session.quiet {
                 session.note(format_args!(
-                    "{}: the command's system calls are answered as with --direct, which is no \
-                     sandbox",
+                    "{}: the command's system calls are answered as with --direct: not a sandbox",
                     why.message
                 ));
             }

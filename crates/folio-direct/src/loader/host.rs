@@ -235,7 +235,6 @@ fn socket_address(trap: &Trap, slot: Slot, given: [usize; 2]) -> Result<Option<[
             put_address(slot, &path[..=len]).map(Some)
         }
         Answer::Done(_) if is_image => put_address(slot, slot.output()).map(Some),
-        }
         Answer::Failed(error) if is_image => Err(error),
         // A path of the host, that the program gave as it is.
         _ => Ok(None),

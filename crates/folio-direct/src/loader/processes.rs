@@ -67,8 +67,8 @@ pub(crate) fn fork(slot: Slot, context: &mut Context, what: Fork) -> Answer {
     let child = unsafe { system::call(CLONE, [what.flags, 0, a, b, c, 0]) };
     match child {
         Ok(0) => {
-            // The parent waits for this child, but its other threads need not. Any other parent ends
-            // the copy itself: it may have begun another one by now.
+            // The parent waits for this child, but its other threads need not. Any other parent
+            // ends the copy itself: it may have begun another one by now.
             if what.flags & CLONE_VFORK != 0 {
                 drop(copy);
             }

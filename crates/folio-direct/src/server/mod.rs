@@ -11,8 +11,8 @@
 //!   dispatch.rs  a request by its number
 //!      |-- processes.rs files.rs names.rs attributes.rs xattrs.rs locks.rs     its calls
 //!      v            request.rs arguments   encode.rs structures
-//!   folio::Process  one for each client (client.rs)    executed.rs nodes.rs    what a process
-//!                                                     needs besides
+//!   folio::Process  one for each client (client.rs)    executed.rs    what a process needs besides
+//!                                                 nodes.rs node_folder.rs    sockets, FIFOs
 //!
 //!   arena.rs sys.rs   shared memory, system calls: the only unsafe code
 //! ```
@@ -36,6 +36,7 @@ mod executed;
 mod files;
 mod locks;
 mod names;
+mod node_folder;
 mod nodes;
 mod options;
 mod processes;

@@ -1,6 +1,7 @@
 //! Nodes of the host in the place of the sockets and FIFOs whose names are in the image: each is
 //! named after its mount and its inode.
 
+use super::node_folder::Folder;
 use super::request::Request;
 use super::{files, names};
 use crate::shared::calls::{Call, ON_HOST};
@@ -11,11 +12,9 @@ use folio::vfs::FileType;
 use rustix::fs::{self, CWD, Mode};
 use rustix::io::Errno as HostErrno;
 use rustix::process::geteuid;
-use rustix::rand::{GetRandomFlags, getrandom};
-use std::fs::{DirBuilder, remove_dir_all};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, chown};
+use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -24,25 +23,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Default)]
 pub(super) struct NodeFolder(Mutex<Folder>);
 
-#[derive(Default)]
-struct Folder(Option<PathBuf>);
-
 impl Folder {
-    fn path(&mut self) -> io::Result<&Path> {
-        if self.0.is_none() {
-            let mut bytes = [0; 16];
-            getrandom(&mut bytes, GetRandomFlags::empty())?;
-            // Not in TMPDIR, whose path may be too long for the address of a socket.
-            let name = format!("folio-nodes-{:032x}", u128::from_ne_bytes(bytes));
-            let path = Path::new("/tmp").join(name);
-            // Programs of the superuser may have another user, and search it by its name only.
-            let mode = if geteuid().is_root() { 0o711 } else { 0o700 };
-            DirBuilder::new().mode(mode).create(&path)?;
-            self.0 = Some(path);
-        }
-        Ok(self.0.as_deref().unwrap_or(Path::new("/")))
-    }
-
     /// Returns the path of the node of a file.
     fn node(&mut self, file: &Statx) -> io::Result<PathBuf> {
         let (mount, inode) = (file.mount_number, file.attributes.number.0);
@@ -57,10 +38,7 @@ impl NodeFolder {
 
     /// Removes the folder, once no program is left.
     pub(super) fn remove(&self) {
-        if let Some(folder) = self.lock().0.take() {
-            // Nodes of programs that have ended; another program may have removed them.
-            let _ = remove_dir_all(folder);
-        }
+        self.lock().remove();
     }
 }
 

@@ -6,8 +6,9 @@
 //! ```
 //!
 //! A client writes a request into its slot, sets the state to [`REQUEST`] and wakes the server; the
-//! server writes the reply, sets [`REPLY`] and wakes the client. Both look at the state for a while,
-//! unless they are on one processor, and then sleep by futex(2). A client whose call may be interrupted sets [`WITHDRAWN`]; the server replies all the same.
+//! server writes the reply, sets [`REPLY`] and wakes the client. Both look at the state for a
+//! while, unless they are on one processor, and then sleep by futex(2). A client whose call may be
+//! interrupted sets [`WITHDRAWN`]; the server replies all the same.
 //!
 //! A process attaches by a message on the door, a socket that all clients share, with its arena and
 //! one end of a socket of its own. When all copies of the other end are closed, the process has

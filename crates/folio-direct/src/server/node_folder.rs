@@ -1,5 +1,5 @@
-//! The folder of the host with the Unix sockets whose names are in the image: each is named after
-//! its inode.
+//! The folder of the host for the nodes of one server. A server that ends by SIGKILL leaves it to
+//! the next one.
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open};
 use rustix::process::geteuid;
@@ -9,12 +9,11 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 /// The folder of the folders. Not TMPDIR, whose path may be too long for the address of a socket.
 const PARENT: &str = "/tmp";
 /// The start of the names of locked folders.
-const PREFIX: &str = "folio-unix-";
+const PREFIX: &str = "folio-nodes-";
 
 /// A folder, and the lock on it that the end of this process releases.
 struct Locked {
@@ -22,29 +21,27 @@ struct Locked {
     _lock: OwnedFd,
 }
 
-/// The folder, which is made when the first socket is.
+/// The folder, which is made when the first node is.
 #[derive(Default)]
-pub(super) struct SocketFolder(Mutex<Option<Locked>>);
+pub(super) struct Folder(Option<Locked>);
 
-impl SocketFolder {
+impl Folder {
     /// Returns the path of the folder.
-    pub(super) fn path(&self) -> io::Result<PathBuf> {
-        let mut folder = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(folder) = &*folder {
-            return Ok(folder.path.clone());
-        }
-        remove_stale();
-        let made = make()?;
-        let path = made.path.clone();
-        *folder = Some(made);
-        Ok(path)
+    pub(super) fn path(&mut self) -> io::Result<&Path> {
+        let made = match self.0.take() {
+            Some(made) => made,
+            None => {
+                remove_stale();
+                make()?
+            }
+        };
+        Ok(&self.0.insert(made).path)
     }
 
     /// Removes the folder, once no program is left.
-    pub(super) fn remove(&self) {
-        let folder = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(folder) = folder {
-            // Sockets of programs that have ended; another program may have removed them.
+    pub(super) fn remove(&mut self) {
+        if let Some(folder) = self.0.take() {
+            // Nodes of programs that have ended; another program may have removed them.
             let _ = remove_dir_all(&folder.path);
         }
     }
@@ -91,18 +88,17 @@ fn remove_stale() {
 
 #[cfg(test)]
 mod tests {
-    use super::SocketFolder;
+    use super::Folder;
 
     #[test]
     fn stale_folders_are_removed() {
-        let (killed, running) = (SocketFolder::default(), SocketFolder::default());
-        let stale = killed.path().unwrap();
+        let [mut killed, mut running, mut next] = [const { Folder(None) }; 3];
+        let stale = killed.path().unwrap().to_owned();
         std::fs::write(stale.join("socket"), "").unwrap();
-        let kept = running.path().unwrap();
+        let kept = running.path().unwrap().to_owned();
         // As SIGKILL does.
         drop(killed);
-        let next = SocketFolder::default();
-        let path = next.path().unwrap();
+        let path = next.path().unwrap().to_owned();
         assert!(path.is_dir() && kept.is_dir() && !stale.exists());
         next.remove();
         running.remove();
