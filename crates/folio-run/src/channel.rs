@@ -78,7 +78,7 @@ impl Channel {
                 bytes.extend(text.bytes());
             }
             Message::Failed(failure) => {
-                bytes.extend([b'f', failure.exit]);
+                bytes.extend([b'f', failure.exit, u8::from(failure.is_unsupported)]);
                 bytes.extend(failure.message.bytes());
             }
         }
@@ -127,9 +127,10 @@ impl Channel {
             ([b'd'], Some(fd)) => Message::Device(fd),
             ([b't'], Some(fd)) => Message::Terminal(fd),
             ([b'n', rest @ ..], _) => Message::Note(text(rest)),
-            ([b'f', exit, rest @ ..], _) => Message::Failed(Failure {
-                exit: *exit,
+            ([b'f', exit, unsupported, rest @ ..], _) => Message::Failed(Failure {
                 message: text(rest),
+                exit: *exit,
+                is_unsupported: *unsupported != 0,
             }),
             _ => return Err(Errno::PROTO),
         };
@@ -149,6 +150,7 @@ mod tests {
         let failure = Failure {
             exit: 127,
             message: "x: not found".to_owned(),
+            is_unsupported: true,
         };
         one.send(&Message::Failed(failure.clone())).unwrap();
         let Some(Message::Device(write)) = other.receive().unwrap() else {

@@ -66,8 +66,7 @@ impl Container {
                 };
                 this.ids = id_map::write(init, options.root != Root::Image)?;
                 this.send(&Message::Mapped)?;
-                if let IdMap::Unused(first) = this.ids {
-                    give_pipes(first);
+                if let IdMap::Unused(_) = this.ids {
                     this.send_binds(options, init)?;
                 }
                 Ok(this)
@@ -130,6 +129,9 @@ impl Container {
         session: DeviceSession,
         note: &(dyn Fn(&str) + Sync),
     ) -> Result<u8, Failure> {
+        if let IdMap::Unused(first) = self.ids {
+            give_pipes(first);
+        }
         self.notes.drain(..).for_each(|text| note(&text));
         let cannot = |error| Failure::new(format!("cannot handle signals: {error}"));
         let mut signals = Signals::new(FORWARDED.iter().chain(&[SIGWINCH])).map_err(cannot)?;
@@ -295,5 +297,5 @@ fn explain_clone(errno: Errno) -> Failure {
     };
     let mut failure = Failure::of("cannot create namespaces", errno);
     failure.message.push_str(hint);
-    failure
+    failure.of_machine(errno)
 }

@@ -10,6 +10,8 @@ pub struct Failure {
     pub exit: u8,
     /// What failed, on what, why, and what to do.
     pub message: String,
+    /// Whether this machine permits no user namespaces or no FUSE: it fails always.
+    pub is_unsupported: bool,
 }
 
 impl Failure {
@@ -25,7 +27,23 @@ impl Failure {
         Self {
             exit: Self::NOT_STARTED,
             message: message.into(),
+            is_unsupported: false,
         }
+    }
+
+    /// Returns this failure as one of a machine without user namespaces or FUSE, if the error says
+    /// so.
+    pub(crate) fn of_machine(mut self, errno: Errno) -> Self {
+        const NAMESPACES_MAX: &str = "/proc/sys/user/max_user_namespaces";
+        self.is_unsupported = match errno {
+            Errno::PERM | Errno::ACCESS | Errno::NOSYS | Errno::INVAL => true,
+            Errno::NOENT | Errno::NODEV | Errno::NXIO => true,
+            Errno::NOSPC => {
+                std::fs::read_to_string(NAMESPACES_MAX).is_ok_and(|text| text.trim() == "0")
+            }
+            _ => false,
+        };
+        self
     }
 
     /// Returns the failure of an operation on `place`.

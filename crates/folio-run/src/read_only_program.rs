@@ -24,7 +24,8 @@ const SELF: &str = "/proc/self/exe";
 /// # Errors
 /// A kernel that permits no user namespaces.
 pub fn execute_read_only() -> Result<(), Failure> {
-    let cannot = |errno| Failure::of("cannot start from a read-only mount", errno);
+    let cannot =
+        |errno| Failure::of("cannot start from a read-only mount", errno).of_machine(errno);
     let mounted = rustix::fs::statvfs(SELF).map_err(cannot)?;
     if mounted.f_flag.contains(StatVfsMountFlags::RDONLY) {
         return Ok(());

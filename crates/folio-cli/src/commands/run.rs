@@ -161,14 +161,15 @@ fn try_run(run: &Run, session: &Session) -> Outcome<u8> {
     // First: the process must have one thread.
     let (container, mount) = match start(&options) {
         Ok(started) => started,
-        Err(why) if run.fuse || run.needs_namespaces() => return Err(failure(why)),
+        Err(why) if !why.is_unsupported || run.fuse || run.needs_namespaces() => {
+            return Err(failure(why));
+        }
         Err(why) => {
-            if !session.quiet {
-                session.note(format_args!(
-                    "{}: the command's system calls are answered as with --direct: not a sandbox",
-                    why.message
-                ));
-            }
+            // Even if quiet: the command has more rights than it would have had.
+            session.note(format_args!(
+                "{}: the command's system calls are answered as with --direct: not a sandbox",
+                why.message
+            ));
             return run_directly(run, session, &place, &inside);
         }
     };

@@ -12,7 +12,7 @@ use crate::system::{
     PROT_WRITE,
     Result, SCHED_YIELD, SENDMSG, SOCKETPAIR, host,
 };
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 impl ArenaHeader {
     /// The header of this process's arena.
@@ -184,6 +184,9 @@ impl Slot {
     /// Looks at the state for a while; returns whether there is a reply. A server on this processor
     /// needs it, and one that has been late some times does not get the same chance each time.
     fn spin(self) -> bool {
+        if !HAS_RDTSCP.load(Ordering::Relaxed) {
+            return false;
+        }
         /// Some 30 microseconds: the wakeup of a halted processor.
         const SPIN_CYCLES: u64 = 80_000;
         const UNSPUN_MAX: u32 = 256;
@@ -243,12 +246,26 @@ impl Slot {
 /// How long a reply may take before the client looks whether there is a server.
 const PATIENCE_NS: u64 = 1_000_000_000;
 
+/// Whether this processor has the instruction RDTSCP: some virtual ones have not.
+static HAS_RDTSCP: AtomicBool = AtomicBool::new(false);
+
+/// Finds out whether to look for replies.
+pub(crate) fn prepare_to_spin() {
+    const EXTENDED_FEATURES: u32 = 0x8000_0001;
+    const RDTSCP: u32 = 1 << 27;
+    let has = core::arch::x86_64::__cpuid(EXTENDED_FEATURES).edx & RDTSCP != 0;
+    HAS_RDTSCP.store(has, Ordering::Relaxed);
+}
+
 /// The processor that this thread is on, and its time stamp counter. Linux keeps the first in
-/// TSC_AUX.
+/// TSC_AUX. Without the instruction, no processor.
 fn processor_and_time() -> (u32, u64) {
     const PROCESSOR: u32 = 0xfff;
+    if !HAS_RDTSCP.load(Ordering::Relaxed) {
+        return (u32::MAX, 0);
+    }
     let mut aux = 0;
-    // SAFETY: every x86-64 processor that Linux's vDSO supports has the instruction.
+    // SAFETY: the processor has the instruction, and programs cannot disable it by prctl(2).
     let time = unsafe { core::arch::x86_64::__rdtscp(&raw mut aux) };
     (aux & PROCESSOR, time)
 }

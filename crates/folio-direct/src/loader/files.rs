@@ -184,8 +184,9 @@ pub(crate) fn close(slot: Slot, fd: i32) -> Answer {
 pub(crate) fn close_range(slot: Slot, trap: &Trap) -> Answer {
     const CLOEXEC: usize = 4;
     let [first, last, flags, ..] = trap.arguments;
+    const UNSHARE: usize = 2;
     let (first, last) = (first as u32, last as u32);
-    if first > last {
+    if first > last || flags & !(CLOEXEC | UNSHARE) != 0 {
         return Answer::Pass;
     }
     let _change = table_lock::change();
@@ -235,6 +236,10 @@ fn follow_duplicate(slot: Slot, old: i32, new: i32) -> Answer {
     }
     if is_image(old) {
         if let Err(error) = slot.request(Call::Duplicate, &[old as u64, new as u64], 0) {
+            // The host's call has closed what had this number.
+            if descriptors::remove(new) {
+                let _ = slot.request(Call::Close, &[new as u64], 0);
+            }
             system::close(new);
             return Answer::Failed(error);
         }

@@ -15,7 +15,7 @@ use crate::system::{
     NAME_TO_HANDLE_AT, PRCTL, REMOVEXATTRAT, Result, SECCOMP, SENDFILE, SETXATTRAT,
     VMSPLICE, host,
 };
-use crate::trap::{Answer, Trap};
+use crate::trap::{Answer, PASSED, Passed, Trap};
 use core::sync::atomic::Ordering;
 
 /// A call that moves data between two descriptors: programs read and write instead.
@@ -66,8 +66,8 @@ pub(crate) fn limited(trap: &Trap, slot: Slot) -> Answer {
 /// Words of `struct msghdr`: the name and its length, parts and their count, control data and its
 /// length, flags.
 const MESSAGE_WORDS: usize = 7;
-/// The buffer of a message with another name, after that of the address.
-const MESSAGE: usize = 14;
+/// The place of a message with another name in the buffer of its address.
+const MESSAGE: usize = 128;
 
 /// sendmsg(2): see [`check_rights`]; a name in the image becomes one of the host.
 fn send_message(trap: &Trap, slot: Slot) -> Result<Answer> {
@@ -81,12 +81,12 @@ fn send_message(trap: &Trap, slot: Slot) -> Result<Answer> {
         return Ok(Answer::Pass);
     };
     [message[0], message[1]] = [address, len];
-    let copy = slot.buffer(MESSAGE);
+    let copy = &mut slot.buffer(PASSED)[MESSAGE..];
     for (place, word) in copy.chunks_exact_mut(size_of::<usize>()).zip(message) {
         place.copy_from_slice(&word.to_ne_bytes());
     }
     arguments[1] = copy.as_ptr() as usize;
-    Ok(Answer::PassWith(arguments))
+    Ok(Answer::PassWith(Passed { arguments, pointer: Some(MESSAGE) }))
 }
 
 /// sendmmsg(2): refused with EINVAL if a name is in the image, as the host's results belong to the
@@ -161,7 +161,9 @@ fn limit(trap: &Trap, resource: usize, new: usize) -> Answer {
 
 fn prctl(a: [usize; 6]) -> Answer {
     const PR_SET_SECCOMP: usize = 22;
-    if a[0] == PR_SET_SECCOMP { Answer::Failed(Errno::INVAL) } else { Answer::Pass }
+    // The runtime reads the time stamp counter.
+    const PR_SET_TSC: usize = 26;
+    if matches!(a[0], PR_SET_SECCOMP | PR_SET_TSC) { Answer::Failed(Errno::INVAL) } else { Answer::Pass }
 }
 
 /// Lets the host make a call on a path of its own, and refuses it for one of the image.
@@ -183,8 +185,6 @@ const FAMILY_BYTES: usize = 2;
 const PATH_BYTES: usize = 108;
 /// The number of no call: the host fails with ENOSYS where a path leads to it.
 const NO_CALL: usize = usize::MAX;
-/// The buffer of an address on the host.
-const ADDRESS: usize = 13;
 
 /// connect(2), bind(2) and sendto(2): the arguments from `index` on are an address and its length.
 fn with_address(trap: &Trap, slot: Slot, index: usize) -> Result<Answer> {
@@ -193,7 +193,7 @@ fn with_address(trap: &Trap, slot: Slot, index: usize) -> Result<Answer> {
     Ok(match socket_address(trap, slot, given)? {
         Some([address, len]) => {
             [arguments[index], arguments[index + 1]] = [address, len];
-            Answer::PassWith(arguments)
+            Answer::PassWith(arguments.into())
         }
         None => Answer::Pass,
     })
@@ -271,7 +271,7 @@ fn put_address(slot: Slot, path: &[u8]) -> Result<[usize; 2]> {
         return Err(Errno::NAMETOOLONG);
     }
     let end = FAMILY_BYTES + path.len();
-    let buffer = slot.buffer(ADDRESS);
+    let buffer = slot.buffer(PASSED);
     buffer[..FAMILY_BYTES].copy_from_slice(&[1, 0]);
     buffer[FAMILY_BYTES..end].copy_from_slice(path);
     Ok([buffer.as_ptr() as usize, end])

@@ -7,7 +7,7 @@ use crate::system::{
     RT_SIGPROCMASK, RT_SIGSUSPEND, Result, TGKILL, host,
     pid, tid,
 };
-use crate::trap::{Answer, Trap, folio_restore, folio_trap};
+use crate::trap::{Answer, PASSED, Passed, Trap, folio_restore, folio_trap};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 const SIGSYS: usize = 31;
@@ -190,16 +190,16 @@ pub(crate) fn wait_with_mask(trap: &Trap, slot: Slot) -> Answer {
     };
     match memory::read::<u64>(set) {
         Ok(mask) if set != 0 && mask & bit(SIGSYS) != 0 => {
-            const MASK: usize = 14;
-            let buffer = slot.buffer(MASK);
+            let buffer = slot.buffer(PASSED);
             let start = buffer.as_ptr() as usize;
             let words = [start + 16, SET_BYTES, (mask & !bit(SIGSYS)) as usize];
             for (place, word) in buffer.chunks_exact_mut(8).zip(words) {
                 place.copy_from_slice(&word.to_le_bytes());
             }
             let mut arguments = trap.arguments;
-            arguments[index] = if trap.number == PSELECT6 { start } else { start + 16 };
-            Answer::PassWith(arguments)
+            let is_indirect = trap.number == PSELECT6;
+            arguments[index] = if is_indirect { start } else { start + 16 };
+            Answer::PassWith(Passed { arguments, pointer: is_indirect.then_some(0) })
         }
         _ => Answer::Pass,
     }

@@ -136,6 +136,7 @@ fn prepare(vectors: Vectors, texts: [usize; 2]) -> Result<usize> {
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     let private = map(0, SLOTS_MAX * PRIVATE_BYTES, PROT_READ | PROT_WRITE, flags, -1, 0)?;
     PRIVATE.store(private, Ordering::Relaxed);
+    client::prepare_to_spin();
     let slot = client::attach(token)?;
     close_dead_descriptors(slot);
     signals::install()?;

@@ -31,7 +31,7 @@ pub(crate) enum Answer {
     /// The program makes it on the host, with its own signals.
     Pass,
     /// The program makes it on the host, with other arguments.
-    PassWith([usize; 6]),
+    PassWith(Passed),
     /// The program makes it on the host, with the path of the slot's first buffer as this argument.
     PassPath(usize),
     /// The program makes it on the host: a thread with this stack, from [`stack_of_thread`].
@@ -94,8 +94,8 @@ unsafe extern "C" {
     pub(crate) fn folio_restore();
     /// Makes a call of the host, and returns to the address in rcx.
     fn folio_pass();
-    /// The same with the path of the [`PathMapping`] in r11, which it unmaps.
-    fn folio_pass_path();
+    /// The same with the [`PassMapping`] in r11, which it unmaps.
+    fn folio_pass_with();
     /// Makes clone(2) of a thread, and returns to the address in rcx, and to that on the stack of
     /// the child, with that stack in its register as the program gave it.
     fn folio_pass_thread();
@@ -143,18 +143,20 @@ global_asm!(
     "push rcx",
     "syscall",
     "ret 128",
-    ".globl folio_pass_path",
-    "folio_pass_path:",
+    ".globl folio_pass_with",
+    "folio_pass_with:",
     "lea rsp, [rsp - 128]",
     "push rcx",
     "push r11",
     "syscall",
     "mov rcx, [rsp]",
-    "mov rdi, [rcx + {path_bytes}]",
-    "mov rsi, [rcx + {path_bytes} + 8]",
     "mov [rsp], rax",
-    "push rdi",
-    "push rsi",
+    "mov rdx, [rcx + {buffer_bytes} + 16]",
+    "mov r10, [rcx + {buffer_bytes} + 24]",
+    "mov r8, [rcx + {buffer_bytes} + 32]",
+    "mov r9, [rcx + {buffer_bytes} + 40]",
+    "push qword ptr [rcx + {buffer_bytes}]",
+    "push qword ptr [rcx + {buffer_bytes} + 8]",
     "mov rdi, rcx",
     "mov esi, {mapping_bytes}",
     "mov eax, {munmap}",
@@ -173,18 +175,34 @@ global_asm!(
     slot = sym slot_and_stack,
     handle = sym handle,
     sent = sym crate::signals::sent,
-    path_bytes = const PATH_MAX,
-    mapping_bytes = const size_of::<PathMapping>(),
+    buffer_bytes = const PATH_MAX,
+    mapping_bytes = const size_of::<PassMapping>(),
     munmap = const MUNMAP,
 );
 
-/// A path of the host for a call that waits: it outlasts the slot, and a restart of the call.
+/// The buffer of a slot that other arguments of a call may point into.
+pub(crate) const PASSED: usize = 13;
+
+/// Other arguments of a call.
+#[derive(Clone, Copy)]
+pub(crate) struct Passed {
+    pub(crate) arguments: [usize; 6],
+    /// The place of a pointer into the buffer in the buffer itself.
+    pub(crate) pointer: Option<usize>,
+}
+
+impl From<[usize; 6]> for Passed {
+    fn from(arguments: [usize; 6]) -> Self {
+        Self { arguments, pointer: None }
+    }
+}
+
+/// The buffer [`PASSED`] for a call that waits: it outlasts the slot, and a restart of the call.
 #[repr(C)]
-struct PathMapping {
-    path: [u8; PATH_MAX],
+struct PassMapping {
+    buffer: [u8; PATH_MAX],
     /// The registers of arguments as the program gave them.
-    rdi: usize,
-    rsi: usize,
+    registers: [usize; 6],
 }
 
 #[repr(C)]
@@ -211,7 +229,12 @@ extern "C" fn handle(context: &mut Context, slot: Slot) -> *mut u32 {
         Answer::Done(value) => context.registers[RAX] = value as usize,
         Answer::Failed(error) => context.registers[RAX] = -error.0 as usize,
         Answer::Pass => pass(context, folio_pass),
-        Answer::PassPath(argument) => pass_path(context, ARGUMENTS[argument], slot.buffer(0)),
+        Answer::PassPath(argument) => {
+            *slot.buffer(PASSED) = *slot.buffer(0);
+            let mut arguments = trap.arguments;
+            arguments[argument] = slot.buffer(PASSED).as_ptr() as usize;
+            pass_with(context, slot.buffer(PASSED), arguments.into());
+        }
         Answer::PassThread(stack) => {
             context.registers[RSI] = stack;
             pass(context, folio_pass_thread);
@@ -221,12 +244,7 @@ extern "C" fn handle(context: &mut Context, slot: Slot) -> *mut u32 {
             const SYSCALL_BYTES: usize = 2;
             context.registers[RIP] -= SYSCALL_BYTES;
         }
-        Answer::PassWith(arguments) => {
-            for (register, argument) in ARGUMENTS.into_iter().zip(arguments) {
-                context.registers[register] = argument;
-            }
-            pass(context, folio_pass);
-        }
+        Answer::PassWith(passed) => pass_with(context, slot.buffer(PASSED), passed),
     }
     slot.header().is_busy.as_ptr()
 }
@@ -240,24 +258,38 @@ fn pass(context: &mut Context, stub: unsafe extern "C" fn()) {
     registers[RIP] = stub as *const () as usize;
 }
 
-/// Lets the program make its call with another path. Not on its own stack, which may be small.
-fn pass_path(context: &mut Context, argument: usize, path: &[u8; PATH_MAX]) {
+/// Lets the program make its call with other arguments. What they point to is not on its own stack,
+/// which may be small.
+fn pass_with(context: &mut Context, buffer: &[u8; PATH_MAX], passed: Passed) {
     let registers = &mut context.registers;
     let protection = PROT_READ | PROT_WRITE;
     let flags = MAP_PRIVATE | MAP_ANONYMOUS;
-    let address = match map(0, size_of::<PathMapping>(), protection, flags, -1, 0) {
+    let address = match map(0, size_of::<PassMapping>(), protection, flags, -1, 0) {
         Ok(address) => address,
         Err(error) => {
             registers[RAX] = -error.0 as usize;
             return;
         }
     };
-    let (rdi, rsi) = (registers[RDI], registers[RSI]);
+    let start = buffer.as_ptr() as usize;
+    let moved = |word: usize| match word.checked_sub(start) {
+        Some(place) if place < PATH_MAX => address + place,
+        _ => word,
+    };
+    let given = ARGUMENTS.map(|register| registers[register]);
+    let mut mapping = PassMapping { buffer: *buffer, registers: given };
+    if let Some(place) = passed.pointer
+        && let Some(word) = mapping.buffer[place..].first_chunk_mut()
+    {
+        *word = moved(usize::from_ne_bytes(*word)).to_ne_bytes();
+    }
     // SAFETY: mapped above with this size, for nothing else.
-    unsafe { (address as *mut PathMapping).write(PathMapping { path: *path, rdi, rsi }) };
-    registers[argument] = address;
+    unsafe { (address as *mut PassMapping).write(mapping) };
+    for (register, argument) in ARGUMENTS.into_iter().zip(passed.arguments) {
+        registers[register] = moved(argument);
+    }
     registers[R11] = address;
-    pass(context, folio_pass_path);
+    pass(context, folio_pass_with);
 }
 
 /// The stack pointer of a new thread that begins in [`folio_pass`], as its parent does.

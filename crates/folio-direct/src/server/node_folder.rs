@@ -1,7 +1,7 @@
 //! The folder of the host for the nodes of one server. A server that ends by SIGKILL leaves it to
 //! the next one.
 
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open};
+use rustix::fs::{FlockOperation, Mode, OFlags, fchmod, flock, fstat, open};
 use rustix::process::geteuid;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::fs::{DirBuilder, read_dir, remove_dir_all, rename};
@@ -55,10 +55,12 @@ fn make() -> io::Result<Locked> {
     // Another server sees the folder under its name only once it is locked.
     let unlocked = parent.join(format!("folio-new-{number:032x}"));
     let path = parent.join(format!("{PREFIX}{number:032x}"));
-    // Programs of the superuser may have another user, and search it by its name only.
-    let mode = if geteuid().is_root() { 0o711 } else { 0o700 };
-    DirBuilder::new().mode(mode).create(&unlocked)?;
+    DirBuilder::new().mode(0o700).create(&unlocked)?;
     let lock = lock(&unlocked)?;
+    if geteuid().is_root() {
+        // Programs of the superuser may have another user, and search it by its name only.
+        fchmod(&lock, Mode::from_raw_mode(0o711))?;
+    }
     rename(&unlocked, &path)?;
     Ok(Locked { path, _lock: lock })
 }

@@ -69,6 +69,10 @@ pub(super) fn open(
     Ok(-ON_HOST)
 }
 
+/// Errors of chown(2) for a user that does not exist here. Linux: asm-generic/errno-base.h.
+const EINVAL: i32 = 22;
+const EPERM: i32 = 1;
+
 /// Makes a FIFO, unless there is one, with the owner and mode of the file. Without root, all
 /// programs have one user, and the permissions are those that the library has checked.
 fn make_fifo(path: &Path, file: &Statx) -> io::Result<()> {
@@ -79,11 +83,14 @@ fn make_fifo(path: &Path, file: &Statx) -> io::Result<()> {
     }
     if geteuid().is_root() {
         let attributes = &file.attributes;
-        chown(path, Some(attributes.uid), Some(attributes.gid))?;
-        fs::chmod(
-            path,
-            Mode::from_raw_mode(u32::from(attributes.mode & 0o777)),
-        )?;
+        match chown(path, Some(attributes.uid), Some(attributes.gid)) {
+            Ok(()) => {}
+            // In a container without this user: the superuser's programs alone have the FIFO.
+            Err(error) if matches!(error.raw_os_error(), Some(EINVAL | EPERM)) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        let mode = Mode::from_raw_mode(u32::from(attributes.mode & 0o777));
+        fs::chmod(path, mode)?;
     }
     Ok(())
 }

@@ -193,7 +193,8 @@ fn explain_fuse(error: &folio::Error) -> Failure {
         }
         _ => "",
     };
-    Failure::new(format!("{error}{hint}"))
+    let errno = Errno::from_raw_os_error(error.errno().raw_os_error());
+    Failure::new(format!("{error}{hint}")).of_machine(errno)
 }
 
 /// Opens a terminal; returns its controlling side, and the command's.

@@ -65,7 +65,7 @@ pub(super) fn read_failure(result: OwnedFd) -> Option<Failure> {
     let (exit, message) = bytes.split_first()?;
     Some(Failure {
         exit: *exit,
-        message: String::from_utf8_lossy(message).into_owned(),
+        ..Failure::new(String::from_utf8_lossy(message))
     })
 }
 
@@ -271,11 +271,11 @@ fn find(name: &OsStr, search: &OsStr) -> Result<PathBuf, Failure> {
     Err(match refused {
         Some(path) => Failure {
             exit: Failure::NOT_EXECUTABLE,
-            message: format!("{}: {}", path.display(), describe(Errno::ACCESS)),
+            ..Failure::new(format!("{}: {}", path.display(), describe(Errno::ACCESS)))
         },
         None => Failure {
             exit: Failure::NOT_FOUND,
-            message: format!("{}: command not found", Path::new(name).display()),
+            ..Failure::new(format!("{}: command not found", Path::new(name).display()))
         },
     })
 }
@@ -300,11 +300,11 @@ fn explain(program: &Path, errno: Errno) -> Failure {
     };
     Failure {
         exit,
-        message: format!(
+        ..Failure::new(format!(
             "{}: {}",
             program.display(),
             cause.unwrap_or_else(|| describe(errno))
-        ),
+        ))
     }
 }
 
