@@ -23,7 +23,7 @@ const ENDED: u32 = u32::MAX;
 /// the wakeup of a halted processor takes as long.
 const SPIN: Duration = Duration::from_micros(50);
 /// Longest sleep without a check whether the client has ended: it may undo the wakeup.
-const CHECK_INTERVAL: Duration = Duration::from_secs(60);
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The mapped arena of one client.
 pub(super) struct Arena {
