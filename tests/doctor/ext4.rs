@@ -3,8 +3,9 @@
 use super::*;
 use crate::support::report_skip;
 use folio::block::{self, ImageFormat};
-use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
+use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate, major, minor};
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 
 const MIB: u64 = 1 << 20;
 
@@ -292,15 +293,23 @@ fn file_in_small_extents_is_fragmented() {
     let mounted = ext4_mount(&folder, "rw");
     written(&mounted.path().join("whole"), 4 << 20);
     DoctorRun::of(&mounted.path().join("whole"), &[]).has(&[]);
-    // Allocates all free space, then frees every second block.
+    // Allocates all free space, which takes the kernel's reserve too, then frees every second block.
+    let device = std::fs::metadata(mounted.path()).unwrap().dev();
+    let device = format!("/sys/dev/block/{}:{}", major(device), minor(device));
+    let device = std::fs::canonicalize(device).unwrap();
+    let reserve = Path::new("/sys/fs/ext4").join(device.file_name().unwrap());
+    std::fs::write(reserve.join("reserved_clusters"), "0").unwrap();
     let comb = File::create(mounted.path().join("comb")).unwrap();
     let mut len = 512 * MIB;
-    while len >= MIB {
+    while len >= MIB / 4 {
         let at = comb.metadata().unwrap().len();
         if fallocate(&comb, FallocateFlags::empty(), at, len).is_err() {
             len /= 2;
         }
     }
+    // For the blocks of the extent tree.
+    comb.set_len(comb.metadata().unwrap().len() - MIB).unwrap();
+    comb.sync_all().unwrap();
     let holes = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     for number in 0..2048 {
         fallocate(&comb, holes, number * 8192, 4096).unwrap();
