@@ -293,7 +293,7 @@ fn file_in_small_extents_is_fragmented() {
     let mounted = ext4_mount(&folder, "rw");
     written(&mounted.path().join("whole"), 4 << 20);
     DoctorRun::of(&mounted.path().join("whole"), &[]).has(&[]);
-    // Allocates all free space, which takes the kernel's reserve too, then frees every second block.
+    // Allocates all free space, with the reserve of the kernel, then frees every second block.
     let device = std::fs::metadata(mounted.path()).unwrap().dev();
     let device = format!("/sys/dev/block/{}:{}", major(device), minor(device));
     let device = std::fs::canonicalize(device).unwrap();
