@@ -9,12 +9,11 @@ use folio::Process;
 use folio::base::{Errno, Error, Result};
 use folio::syscall::{AtFlags, Statx};
 use folio::vfs::FileType;
-use rustix::fs::{self, CWD, Mode};
+use rustix::fs::{self, CWD, Gid, Mode, Uid};
 use rustix::io::Errno as HostErrno;
 use rustix::process::geteuid;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -69,10 +68,6 @@ pub(super) fn open(
     Ok(-ON_HOST)
 }
 
-/// Errors of chown(2) for a user that does not exist here. Linux: asm-generic/errno-base.h.
-const EINVAL: i32 = 22;
-const EPERM: i32 = 1;
-
 /// Makes a FIFO, unless there is one, with the owner and mode of the file. Without root, all
 /// programs have one user, and the permissions are those that the library has checked.
 fn make_fifo(path: &Path, file: &Statx) -> io::Result<()> {
@@ -83,11 +78,12 @@ fn make_fifo(path: &Path, file: &Statx) -> io::Result<()> {
     }
     if geteuid().is_root() {
         let attributes = &file.attributes;
-        match chown(path, Some(attributes.uid), Some(attributes.gid)) {
+        let (user, group) = (Uid::from_raw(attributes.uid), Gid::from_raw(attributes.gid));
+        match fs::chown(path, Some(user), Some(group)) {
             Ok(()) => {}
             // In a container without this user: the superuser's programs alone have the FIFO.
-            Err(error) if matches!(error.raw_os_error(), Some(EINVAL | EPERM)) => return Ok(()),
-            Err(error) => return Err(error),
+            Err(HostErrno::INVAL | HostErrno::PERM) => return Ok(()),
+            Err(error) => return Err(error.into()),
         }
         let mode = Mode::from_raw_mode(u32::from(attributes.mode & 0o777));
         fs::chmod(path, mode)?;
