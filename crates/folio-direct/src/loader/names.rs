@@ -11,7 +11,7 @@ use crate::system::{
     close, host,
 };
 use crate::table_lock;
-use crate::trap::{Answer, Trap};
+use crate::trap::{Answer, PASSED, Trap};
 use core::sync::atomic::Ordering;
 
 /// The arguments of a call that are a path: the indexes of its directory, if it has one, and of
@@ -80,7 +80,12 @@ pub(crate) fn on_path(
     for _ in 0..TURNS_MAX {
         let named = match target {
             Target::Host => return Answer::Pass,
-            Target::HostPath if may_wait(trap, slot) => return Answer::PassPath(argument.address),
+            Target::HostPath if may_wait(trap, slot) => {
+                *slot.buffer(PASSED) = *slot.buffer(0);
+                let mut arguments = trap.arguments;
+                arguments[argument.address] = slot.buffer(PASSED).as_ptr() as usize;
+                return Answer::PassWith(arguments.into());
+            }
             Target::HostPath => {
                 let mut arguments = trap.arguments;
                 arguments[argument.address] = slot.buffer(0).as_ptr() as usize;

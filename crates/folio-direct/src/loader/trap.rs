@@ -32,8 +32,6 @@ pub(crate) enum Answer {
     Pass,
     /// The program makes it on the host, with other arguments.
     PassWith(Passed),
-    /// The program makes it on the host, with the path of the slot's first buffer as this argument.
-    PassPath(usize),
     /// The program makes it on the host: a thread with this stack, from [`stack_of_thread`].
     PassThread(usize),
     /// The program makes it again, after the handlers of pending signals.
@@ -229,12 +227,6 @@ extern "C" fn handle(context: &mut Context, slot: Slot) -> *mut u32 {
         Answer::Done(value) => context.registers[RAX] = value as usize,
         Answer::Failed(error) => context.registers[RAX] = -error.0 as usize,
         Answer::Pass => pass(context, folio_pass),
-        Answer::PassPath(argument) => {
-            *slot.buffer(PASSED) = *slot.buffer(0);
-            let mut arguments = trap.arguments;
-            arguments[argument] = slot.buffer(PASSED).as_ptr() as usize;
-            pass_with(context, slot.buffer(PASSED), arguments.into());
-        }
         Answer::PassThread(stack) => {
             context.registers[RSI] = stack;
             pass(context, folio_pass_thread);
