@@ -7,6 +7,7 @@
 //!   choice.rs     without FUSE or namespaces
 //!   threads.rs    processes that start while threads open and close files
 //!   review.rs     paths through descriptors, messages and sockets, scripts
+//!   patched.rs    calls without a trap: registers, signals, children, threads
 //!   kills.rs      SIGKILL of programs and of the server at any moment
 //! ```
 //!
@@ -16,6 +17,7 @@
 
 mod choice;
 mod kills;
+mod patched;
 mod programs;
 mod review;
 mod suites;
@@ -97,6 +99,9 @@ fn timed(command: &Command) -> Command {
             Some(value) => timed.env(name, value),
             None => timed.env_remove(name),
         };
+    }
+    if let Some(folder) = command.get_current_dir() {
+        timed.current_dir(folder);
     }
     timed.stdin(Stdio::null());
     timed

@@ -24,6 +24,8 @@
 mod server;
 mod shared;
 
+#[doc(hidden)]
+pub use server::fuzzing;
 pub use server::{Failure, Options, Session, View};
 
 #[cfg(folio_loader)]

@@ -1,12 +1,13 @@
 //! Requests: a slot of shared memory for each thread.
 
 use crate::calls::Call;
+use crate::entry;
 use crate::layout::{
     ARENA_BYTES, ArenaHeader, Attach, DATA_BYTES, DOOR, HEADER_BYTES, IDLE, REPLY, REQUEST, SLOT_BYTES,
     SLOTS_MAX, SOCKET, SlotHeader, SlotTaken, VERSION, WITHDRAWN,
 };
 use crate::memory::{self, Buffer};
-use crate::state::{ARENA, BASE, BUFFERS_BYTES, PRIVATE, PRIVATE_BYTES, SERVED, STACK_BYTES};
+use crate::state::{ARENA, BASE, BUFFERS_BYTES, PID, PRIVATE, PRIVATE_BYTES, SERVED, STACK_BYTES};
 use crate::system::{
     self, Errno, FCNTL, FUTEX, MAP_FIXED, MAP_SHARED, MEMFD_CREATE, POLL, PRLIMIT64, PROT_READ,
     PROT_WRITE,
@@ -35,9 +36,8 @@ impl Slot {
         let start = thread as usize % SLOTS_MAX;
         let all = || (0..SLOTS_MAX).map(|step| Self((start + step) % SLOTS_MAX));
         let owner = |slot: &Self| slot.header().thread.load(Ordering::Relaxed);
-        if let Some(slot) = all().find(|slot| owner(slot) == thread)
-            && slot.try_take(thread)
-        {
+        // More than one, if handlers of signals made calls during a call.
+        if let Some(slot) = all().find(|slot| owner(slot) == thread && slot.try_take(thread)) {
             return slot;
         }
         loop {
@@ -77,6 +77,16 @@ impl Slot {
         if host!(system::WRITE, socket, address, size_of::<SlotTaken>()).is_err() {
             server_has_ended();
         }
+    }
+
+    /// Whether the server serves the slot.
+    pub(crate) fn is_served(self) -> bool {
+        SERVED[self.0].load(Ordering::Acquire)
+    }
+
+    /// The slot that has this header.
+    pub(crate) fn of_header(address: usize) -> Self {
+        Self((address - ARENA.load(Ordering::Relaxed) - HEADER_BYTES) / SLOT_BYTES)
     }
 
     /// The index of the slot.
@@ -308,6 +318,7 @@ pub(crate) fn attach(token: u64) -> Result<Slot> {
     const F_SEAL_SHRINK_GROW: usize = 6;
     const AF_UNIX: usize = 1;
     const SEQPACKET_CLOEXEC: usize = 5 | 0o2_000_000;
+    PID.store(system::pid(), Ordering::Relaxed);
     let base = BASE.load(Ordering::Relaxed);
     let name = c"folio: calls";
     let arena = host!(MEMFD_CREATE, name.as_ptr(), MFD_CLOEXEC | MFD_ALLOW_SEALING)? as i32;
@@ -326,7 +337,7 @@ pub(crate) fn attach(token: u64) -> Result<Slot> {
         0,
     )?;
     ARENA.store(address, Ordering::Relaxed);
-    let message = Attach { version: VERSION, process: system::pid(), token };
+    let message = Attach { version: VERSION, process: PID.load(Ordering::Relaxed), token };
     let sent = send_with_descriptors(base + DOOR, &message, [arena, ends[1]]);
     system::close(arena);
     system::close(ends[1]);
@@ -336,6 +347,7 @@ pub(crate) fn attach(token: u64) -> Result<Slot> {
     for served in &SERVED {
         served.store(false, Ordering::Relaxed);
     }
+    entry::forget();
     Ok(Slot::take())
 }
 

@@ -2,7 +2,7 @@
 //! the runtime makes. Linux: seccomp(2), Documentation/userspace-api/seccomp_filter.rst.
 
 use crate::system::{PRCTL, Result, SECCOMP, SENDTO, host};
-use crate::trap::TRAPPED;
+use crate::trap::{OF_FILES, OF_PROCESSES};
 
 /// An instruction of the classic BPF machine: `struct sock_filter`.
 #[repr(C)]
@@ -48,7 +48,8 @@ const BEFORE: usize = 4;
 /// The instructions for sendto(2): send(2) is one without an address, and is allowed.
 const SEND: usize = 5;
 const AFTER: usize = 9 + SEND;
-const LEN: usize = BEFORE + TRAPPED.len() + AFTER;
+const TRAPPED: usize = OF_FILES.len() + OF_PROCESSES.len();
+const LEN: usize = BEFORE + TRAPPED + AFTER;
 
 unsafe extern "C" {
     /// The end of the loader's code.
@@ -66,10 +67,10 @@ fn program() -> [Instruction; LEN] {
     program[1] = jump(JUMP_IF_EQUAL, X86_64, 0, fail - 2);
     program[2] = statement(LOAD, NUMBER);
     program[3] = jump(JUMP_IF_GREATER_OR_EQUAL, X32, fail - 4, 0);
-    for (index, number) in TRAPPED.iter().enumerate() {
+    for (index, number) in OF_FILES.iter().chain(OF_PROCESSES).enumerate() {
         // To the instructions after the one that allows: those for sendto(2), or after these.
         let skipped = if *number == SENDTO { 0 } else { SEND };
-        let distance = (TRAPPED.len() - index + skipped) as u8;
+        let distance = (TRAPPED - index + skipped) as u8;
         program[BEFORE + index] = jump(JUMP_IF_EQUAL, *number as u32, distance, 0);
     }
     let after = [
@@ -88,7 +89,7 @@ fn program() -> [Instruction; LEN] {
         statement(RETURN, TRAP),
         statement(RETURN, FAIL_WITH_ENOSYS),
     ];
-    program[BEFORE + TRAPPED.len()..].copy_from_slice(&after);
+    program[BEFORE + TRAPPED..].copy_from_slice(&after);
     program
 }
 

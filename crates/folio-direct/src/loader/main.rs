@@ -7,6 +7,7 @@
 //!     |-- filter.rs   the filter that traps calls from outside of this file
 //!     v
 //!   trap.rs       SIGSYS: which call it is, where its arguments lead
+//!     |-- patch.rs        instructions that trap often become jumps to entry.rs
 //!     |-- names.rs, files.rs, attributes.rs, locks.rs   calls that the image answers
 //!     |-- processes.rs, exec.rs, signals.rs             calls that the runtime must know of
 //!     |-- paths.rs        is a path the host's or the image's?
@@ -20,7 +21,7 @@
 //! ```
 //!
 //! Invariants:
-//! 1. A trapped call runs with all signals blocked, on a stack of its own. A call of the host that
+//! 1. A call runs with all signals blocked, on a stack of its own. A call of the host that
 //!    may wait runs where the program made it, with its signals, by [`trap::Answer::Pass`].
 //! 2. A descriptor of the image has a placeholder, an empty sealed file of its own, so that the
 //!    host's numbers, close-on-exec flags and inheritance hold. Nothing that a program does to it
@@ -41,6 +42,7 @@ mod attributes;
 mod client;
 mod descriptors;
 mod elf;
+mod entry;
 mod exec;
 mod files;
 mod filter;
@@ -48,6 +50,7 @@ mod host;
 mod locks;
 mod memory;
 mod names;
+mod patch;
 mod paths;
 mod processes;
 mod signals;

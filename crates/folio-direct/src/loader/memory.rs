@@ -1,13 +1,16 @@
 //! Copies from and to the memory of the program. The kernel makes them, so that a bad pointer is
 //! EFAULT and no signal. Linux: process_vm_readv(2) of the calling process.
 
-use crate::system::{Errno, PROCESS_VM_READV, PROCESS_VM_WRITEV, Result, host, pid};
+use crate::state::PID;
+use crate::system::{Errno, PROCESS_VM_READV, PROCESS_VM_WRITEV, Result, host};
+use core::sync::atomic::Ordering;
 
 const PAGE_BYTES: usize = 4096;
 
 fn transfer(number: usize, local: [usize; 2], address: usize) -> Result<usize> {
     let remote = [address, local[1]];
-    host!(number, pid(), &raw const local, 1, &raw const remote, 1, 0)
+    let pid = PID.load(Ordering::Relaxed);
+    host!(number, pid, &raw const local, 1, &raw const remote, 1, 0)
 }
 
 /// Reads memory of the program.

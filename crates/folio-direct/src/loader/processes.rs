@@ -7,7 +7,7 @@ use crate::state::UMASK;
 use crate::system::{
     self, CAPGET, CLONE, Errno, GETGROUPS, Result, SETFSGID, SETFSUID, exit_group, host, raw,
 };
-use crate::table_lock;
+use crate::{patch, table_lock};
 use crate::trap::{Answer, Context, RSP, Trap, stack_of_thread};
 use core::arch::asm;
 use core::sync::atomic::Ordering;
@@ -43,7 +43,10 @@ pub(crate) fn clone(trap: &Trap, slot: Slot, context: &mut Context) -> Answer {
     let [flags, stack, a, b, c, _] = trap.arguments;
     if flags & (CLONE_VM | CLONE_THREAD) == CLONE_VM | CLONE_THREAD {
         return match stack_of_thread(context, stack) {
-            Ok(top) => Answer::PassThread(top),
+            Ok(top) => {
+                patch::end();
+                Answer::PassThread(top)
+            }
             Err(error) => Answer::Failed(error),
         };
     }
@@ -80,6 +83,7 @@ pub(crate) fn fork(slot: Slot, context: &mut Context, what: Fork) -> Answer {
                     exit_group(125);
                 }
             }
+            patch::begin();
             if what.stack != 0 {
                 context.registers[RSP] = what.stack;
             }

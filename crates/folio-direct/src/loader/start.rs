@@ -9,13 +9,13 @@ use crate::layout::{HANDOFF, Handoff, SLOTS_MAX, VERSION};
 use crate::names::{open_text, path_reply};
 use crate::paths::{LastLink, PathAt, put_number};
 use crate::state::{
-    BASE, DESCRIPTORS, HOST_PREFIXES, IS_IN_IMAGE, PREFIX, PRIVATE, PRIVATE_BYTES, PROGRAM, Text, UMASK,
+    BASE, DESCRIPTORS, HOST_PREFIXES, IS_IN_IMAGE, PID, PREFIX, PRIVATE, PRIVATE_BYTES, PROGRAM, Text, UMASK,
 };
 use crate::system::{
     self, AT_FDCWD, Errno, FCNTL, MAP_ANONYMOUS, MAP_NORESERVE, MAP_PRIVATE, O_CLOEXEC, PRCTL, PROT_READ,
     PROT_WRITE, READLINK, Result, exit_group, host, map,
 };
-use crate::{filter, signals};
+use crate::{entry, filter, signals};
 use core::arch::{asm, global_asm};
 use core::sync::atomic::Ordering;
 
@@ -35,6 +35,7 @@ const AT_PHDR: usize = 3;
 const AT_PHNUM: usize = 5;
 const AT_BASE: usize = 7;
 const AT_ENTRY: usize = 9;
+const AT_HWCAP2: usize = 26;
 const AT_EXECFN: usize = 31;
 
 /// The vectors that the kernel puts on the stack.
@@ -96,6 +97,7 @@ impl Vectors {
 static CALLED_BY: Text = Text::new();
 
 extern "C" fn start(stack: *mut usize) -> ! {
+    PID.store(system::pid(), Ordering::Relaxed);
     let vectors = Vectors::new(stack);
     let Some(base) = vectors.get(AT_EXECFN).and_then(base_of) else {
         system::write_error(b"folio: the loader is started by folio only\n");
@@ -137,6 +139,7 @@ fn prepare(vectors: Vectors, texts: [usize; 2]) -> Result<usize> {
     let private = map(0, SLOTS_MAX * PRIVATE_BYTES, PROT_READ | PROT_WRITE, flags, -1, 0)?;
     PRIVATE.store(private, Ordering::Relaxed);
     client::prepare_to_spin();
+    entry::prepare(vectors.get(AT_HWCAP2).unwrap_or(0));
     let slot = client::attach(token)?;
     close_dead_descriptors(slot);
     signals::install()?;

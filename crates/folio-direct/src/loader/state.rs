@@ -43,6 +43,8 @@ impl Text {
     }
 }
 
+/// The number of this process.
+pub(crate) static PID: AtomicU32 = AtomicU32::new(0);
 /// The descriptor of the loader; those of the runtime follow.
 pub(crate) static BASE: AtomicI32 = AtomicI32::new(0);
 /// The address of the arena.

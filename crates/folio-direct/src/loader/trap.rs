@@ -10,7 +10,8 @@ use crate::memory::{self, Buffer, Buffers};
 use crate::names::{self, Open, PathArgument};
 use crate::paths::LastLink::{Follow, Keep};
 use crate::system::*;
-use crate::{exec, host, locks, processes, signals};
+use crate::patch::Site;
+use crate::{entry, exec, host, locks, patch, processes, signals};
 use core::arch::global_asm;
 
 /// A trapped call.
@@ -169,6 +170,14 @@ global_asm!(
     "push rcx",
     "syscall",
     "lea rsi, [rsi + 136]",
+    "test rax, rax",
+    "jnz 4f",
+    "cmp byte ptr [rip + {is_possible}], 0",
+    "je 4f",
+    // The child has no slot yet.
+    "xor ecx, ecx",
+    "wrgsbase rcx",
+    "4:",
     "ret 128",
     slot = sym slot_and_stack,
     handle = sym handle,
@@ -176,6 +185,7 @@ global_asm!(
     buffer_bytes = const PATH_MAX,
     mapping_bytes = const size_of::<PassMapping>(),
     munmap = const MUNMAP,
+    is_possible = sym entry::IS_POSSIBLE,
 );
 
 /// The buffer of a slot that other arguments of a call may point into.
@@ -223,7 +233,16 @@ extern "C" fn handle(context: &mut Context, slot: Slot) -> *mut u32 {
         arguments: ARGUMENTS.map(|register| registers[register]),
         mask: context.mask,
     };
-    match answer(&trap, slot, context) {
+    // A call that the program makes again is counted then.
+    let after = registers[RIP];
+    let answer = answer(&trap, slot, context);
+    let site = match answer {
+        Answer::Done(_) | Answer::Failed(_) | Answer::Pass => {
+            OF_FILES.contains(&trap.number).then_some(Site { after, number: trap.number })
+        }
+        _ => None,
+    };
+    match answer {
         Answer::Done(value) => context.registers[RAX] = value as usize,
         Answer::Failed(error) => context.registers[RAX] = -error.0 as usize,
         Answer::Pass => pass(context, folio_pass),
@@ -238,6 +257,10 @@ extern "C" fn handle(context: &mut Context, slot: Slot) -> *mut u32 {
         }
         Answer::PassWith(passed) => pass_with(context, slot.buffer(PASSED), passed),
     }
+    if let Some(site) = site {
+        patch::count(slot, site);
+    }
+    entry::lend(slot);
     slot.header().is_busy.as_ptr()
 }
 
@@ -292,6 +315,11 @@ pub(crate) fn stack_of_thread(context: &Context, stack: usize) -> Result<usize> 
 }
 
 fn answer(trap: &Trap, slot: Slot, context: &mut Context) -> Answer {
+    of_files(trap, slot).unwrap_or_else(|| processes(trap, slot, context))
+}
+
+/// Answers a call of [`OF_FILES`]; `None` for another one.
+pub(crate) fn of_files(trap: &Trap, slot: Slot) -> Option<Answer> {
     let a = trap.arguments;
     let at = |directory, address| PathArgument::at(directory, address, Follow);
     let keep_at = |directory, address| PathArgument::at(directory, address, Keep);
@@ -299,7 +327,7 @@ fn answer(trap: &Trap, slot: Slot, context: &mut Context) -> Answer {
     let open = |flags: usize, mode: usize| Open { flags: flags as u64, mode: mode as u64, resolve: 0 };
     let simple = |path, call, arguments: &[u64]| names::simple(trap, slot, path, call, arguments);
     let word = |index: usize| a[index] as u64;
-    match trap.number {
+    Some(match trap.number {
         OPEN => names::open(trap, slot, path(Follow), open(a[1], a[2])),
         CREAT => names::open(trap, slot, path(Follow), open(0o1101, a[1])),
         OPENAT => names::open(trap, slot, at(0, 1), open(a[2], a[3])),
@@ -339,12 +367,12 @@ fn answer(trap: &Trap, slot: Slot, context: &mut Context) -> Answer {
             slot.request(Call::StatFileSystem, &[named.directory as u64], named.end)?;
             attributes::put_output(slot, a[1])
         }),
-        _ => owner_and_mode(trap, slot, context),
-    }
+        _ => return owner_and_mode(trap, slot),
+    })
 }
 
 /// Calls that change owners, modes, times and extended attributes.
-fn owner_and_mode(trap: &Trap, slot: Slot, context: &mut Context) -> Answer {
+fn owner_and_mode(trap: &Trap, slot: Slot) -> Option<Answer> {
     let a = trap.arguments;
     let at = |directory, address| PathArgument::at(directory, address, Follow);
     let path = |last_link| PathArgument::new(0, last_link);
@@ -363,7 +391,7 @@ fn owner_and_mode(trap: &Trap, slot: Slot, context: &mut Context) -> Answer {
     let times = |path, form, index, flags| {
         attributes::set_times(trap, slot, path, form, index, flags)
     };
-    match trap.number {
+    Some(match trap.number {
         CHMOD => mode(path(Follow), 0, word(1)),
         FCHMODAT => mode(at(0, 1), 0, word(2)),
         FCHMODAT2 => mode(at(0, 1), word(3), word(2)),
@@ -382,44 +410,45 @@ fn owner_and_mode(trap: &Trap, slot: Slot, context: &mut Context) -> Answer {
         LLISTXATTR => attributes::xattr(trap, slot, Xattr::List, Keep),
         REMOVEXATTR => attributes::xattr(trap, slot, Xattr::Remove, Follow),
         LREMOVEXATTR => attributes::xattr(trap, slot, Xattr::Remove, Keep),
-        _ => descriptors(trap, slot, context),
-    }
+        _ => return descriptors(trap, slot),
+    })
 }
 
 /// Calls whose first argument is a descriptor, and which the host makes for its own.
-fn descriptors(trap: &Trap, slot: Slot, context: &mut Context) -> Answer {
+fn descriptors(trap: &Trap, slot: Slot) -> Option<Answer> {
     let a = trap.arguments;
     let fd = a[0] as i32;
-    match trap.number {
-        CLOSE => return files::close(slot, fd),
-        CLOSE_RANGE => return files::close_range(slot, trap),
-        DUP | DUP2 | DUP3 => return files::duplicate(slot, trap),
+    Some(match trap.number {
+        CLOSE => files::close(slot, fd),
+        CLOSE_RANGE => files::close_range(slot, trap),
+        DUP | DUP2 | DUP3 => files::duplicate(slot, trap),
         FCNTL if is_image(fd) && locks::is_lock_command(a[1] as i32) => {
-            return locks::lock(slot, trap);
+            locks::lock(slot, trap)
         }
-        FLOCK if is_image(fd) => return locks::flock(slot, trap),
-        FCNTL => return files::fcntl(slot, trap),
-        IOCTL => return files::ioctl(slot, trap),
-        MMAP => return files::mmap(slot, trap),
-        COPY_FILE_RANGE => return files::copy_range(slot, trap),
-        SENDFILE | SPLICE | TEE | VMSPLICE => return host::splice(trap),
+        FLOCK if is_image(fd) => locks::flock(slot, trap),
+        FCNTL => files::fcntl(slot, trap),
+        IOCTL => files::ioctl(slot, trap),
+        MMAP => files::mmap(slot, trap),
+        COPY_FILE_RANGE => files::copy_range(slot, trap),
+        SENDFILE | SPLICE | TEE | VMSPLICE => host::splice(trap),
         SYNC => {
             let _ = slot.request(Call::SyncAll, &[], 0);
-            return Answer::Pass;
+            Answer::Pass
         }
         READ | WRITE | READV | WRITEV | PREAD64 | PWRITE64 | PREADV | PWRITEV | PREADV2
         | PWRITEV2 | FSTAT | LSEEK | FLOCK | FSYNC | FDATASYNC | FTRUNCATE | GETDENTS64
         | FCHMOD | FCHOWN | FSTATFS | READAHEAD | FSETXATTR | FGETXATTR | FLISTXATTR
-        | FREMOVEXATTR | FADVISE64 | SYNC_FILE_RANGE | FALLOCATE | SYNCFS => {}
-        _ => return processes(trap, slot, context),
-    }
-    if is_reserved(fd) {
-        return Answer::Failed(Errno::BADF);
-    }
-    if !is_image(fd) {
-        return Answer::Pass;
-    }
-    of_image(trap, slot, fd).into()
+        | FREMOVEXATTR | FADVISE64 | SYNC_FILE_RANGE | FALLOCATE | SYNCFS => {
+            if is_reserved(fd) {
+                Answer::Failed(Errno::BADF)
+            } else if is_image(fd) {
+                of_image(trap, slot, fd).into()
+            } else {
+                Answer::Pass
+            }
+        }
+        _ => return None,
+    })
 }
 
 /// A call on a descriptor of the image.
@@ -502,8 +531,8 @@ fn processes(trap: &Trap, slot: Slot, context: &mut Context) -> Answer {
     }
 }
 
-/// Calls that [`answer`] knows: those that the filter traps.
-pub(crate) const TRAPPED: &[usize] = &[
+/// Calls with paths and descriptors, which [`of_files`] answers.
+pub(crate) const OF_FILES: &[usize] = &[
     OPEN, CREAT, OPENAT, OPENAT2, STAT, LSTAT, NEWFSTATAT, STATX, ACCESS, FACCESSAT, FACCESSAT2,
     READLINK, READLINKAT, GETCWD, CHDIR, FCHDIR, MKDIR, MKDIRAT, MKNOD, MKNODAT, SYMLINK,
     SYMLINKAT, LINK, LINKAT, RENAME, RENAMEAT, RENAMEAT2, UNLINK, RMDIR, UNLINKAT, TRUNCATE,
@@ -513,13 +542,16 @@ pub(crate) const TRAPPED: &[usize] = &[
     SENDFILE, SPLICE, TEE, VMSPLICE, SYNC, READ, WRITE, READV, WRITEV, PREAD64, PWRITE64, PREADV,
     PWRITEV, PREADV2, PWRITEV2, FSTAT, LSEEK, FLOCK, FSYNC, FDATASYNC, FTRUNCATE, GETDENTS64,
     FCHMOD, FCHOWN, FSTATFS, READAHEAD, FSETXATTR, FGETXATTR, FLISTXATTR, FREMOVEXATTR, FADVISE64,
-    SYNC_FILE_RANGE, FALLOCATE, SYNCFS, CLONE, FORK, VFORK, EXECVE, EXECVEAT, EXIT, EXIT_GROUP,
-    SETUID, SETGID,
-    SETREUID, SETREGID, SETGROUPS, SETRESUID, SETRESGID, SETFSUID, SETFSGID, CAPSET, UMASK,
-    RT_SIGACTION, RT_SIGPROCMASK, PPOLL, PSELECT6, EPOLL_PWAIT, EPOLL_PWAIT2, RT_SIGSUSPEND,
-    // host::limited
-    GETDENTS, CLONE3, IO_URING_SETUP, IO_SETUP, CHROOT, CONNECT, BIND, INOTIFY_ADD_WATCH,
-    FANOTIFY_MARK, NAME_TO_HANDLE_AT, SECCOMP, PRCTL, SETRLIMIT, PRLIMIT64, SENDTO, SENDMSG, SENDMMSG, SETXATTRAT, GETXATTRAT, LISTXATTRAT,
-    REMOVEXATTRAT, FILE_GETATTR, FILE_SETATTR,
+    SYNC_FILE_RANGE, FALLOCATE, SYNCFS,
 ];
 
+/// The remaining calls that the filter traps.
+pub(crate) const OF_PROCESSES: &[usize] = &[
+    CLONE, FORK, VFORK, EXECVE, EXECVEAT, EXIT, EXIT_GROUP, SETUID, SETGID, SETREUID, SETREGID,
+    SETGROUPS, SETRESUID, SETRESGID, SETFSUID, SETFSGID, CAPSET, UMASK, RT_SIGACTION,
+    RT_SIGPROCMASK, PPOLL, PSELECT6, EPOLL_PWAIT, EPOLL_PWAIT2, RT_SIGSUSPEND,
+    // host::limited
+    GETDENTS, CLONE3, IO_URING_SETUP, IO_SETUP, CHROOT, CONNECT, BIND, INOTIFY_ADD_WATCH,
+    FANOTIFY_MARK, NAME_TO_HANDLE_AT, SECCOMP, PRCTL, SETRLIMIT, PRLIMIT64, SENDTO, SENDMSG,
+    SENDMMSG, SETXATTRAT, GETXATTRAT, LISTXATTRAT, REMOVEXATTRAT, FILE_GETATTR, FILE_SETATTR,
+];

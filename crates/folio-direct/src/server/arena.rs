@@ -204,7 +204,6 @@ fn sleep(word: &AtomicU32, expected: u32) {
 }
 
 /// The client's side.
-#[cfg(test)]
 impl Slot<'_> {
     /// Writes a request, whose size may be wrong, and wakes the server.
     pub(super) fn send(&self, call: u32, arguments: &[u64], input: &[u8], len_bytes: u32) {
@@ -225,7 +224,10 @@ impl Slot<'_> {
         }
         self.set_state(REQUEST);
     }
+}
 
+#[cfg(test)]
+impl Slot<'_> {
     /// Withdraws the request.
     pub(super) fn withdraw(&self) {
         let state = &self.header.state;

@@ -34,6 +34,7 @@ mod door;
 mod encode;
 mod executed;
 mod files;
+pub mod fuzzing;
 mod locks;
 mod names;
 mod node_folder;
