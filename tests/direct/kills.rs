@@ -27,11 +27,16 @@ fn replay(fixture: &Fixture) {
     assert!(output.unwrap().status.code().is_some_and(|code| code <= 1));
 }
 
+/// The number of moments at which a test kills: 500 in a long run.
+fn moments(short: usize) -> usize {
+    if rounds::is_long() { 500 } else { short }
+}
+
 #[test]
 fn killed_folio_loses_nothing_that_was_synced() {
     requires!(tool("ps"));
     let mut random = Random::new(37);
-    for _ in 0..rounds::cases(4) {
+    for _ in 0..moments(2) {
         let fixture = Fixture::new("64M");
         let script = format!("cd '{}' && {WORK}", fixture.place().display());
         let program = fixture.command(&["sh", "-c", &script]);
@@ -69,11 +74,11 @@ fn killed_programs_leave_nothing() {
     requires!(tool("flock"));
     let fixture = Fixture::new("64M");
     // Programs that hold locks and open files are killed again and again; the lock is free at once.
-    let script = "for i in $(seq 40); do \
+    let script = "for i in $(seq MOMENTS); do \
         (exec 9>l; flock 9; exec 8>f$((i%5)); while :; do echo x >&8; done) & p=$!; \
         sleep 0.0$((i%9)); kill -9 $p; wait $p 2>/dev/null; \
         flock -w 100 l true || exit 9; done; rm -f f? l; ls";
-    let output = fixture.bash(script);
+    let output = fixture.bash(&script.replace("MOMENTS", &moments(40).to_string()));
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert_eq!(output.stdout, b"lost+found\n", "{output:?}");
     fixture.check();

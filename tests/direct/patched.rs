@@ -1,7 +1,7 @@
 //! System calls of patched sites: registers, signals, children and threads.
 
 use super::support::tools::text;
-use super::support::{report_skip, requires};
+use super::support::{report_skip, requires, rounds};
 use super::{Fixture, finish};
 use std::process::Command;
 
@@ -197,8 +197,19 @@ fn calls_of_patched_sites_change_the_result_alone() {
     native.current_dir(fixture.folder.path());
     let native = finish(&mut native);
     assert_eq!(text(&native), "b8, forks 0\nfaults 0, alarms 1\n");
-    let output = fixture.bash(&program.display().to_string());
-    assert_eq!(text(&output), "e9, forks 1\nfaults 0, alarms 1\n");
+    let rounds = if rounds::is_long() { 60 } else { 1 };
+    let script = "run() { mkdir $1 && cd $1 && \"$0\" && rm f; }; \
+        for round in $(seq ROUNDS); do \
+            for i in 1 2 3; do (run $round-$i) & done; wait; \
+        done";
+    let script = script.replace("\"$0\"", &program.display().to_string());
+    let output = fixture.bash(&script.replace("ROUNDS", &rounds.to_string()));
+    let found = text(&output);
+    let mut lines: Vec<_> = found.lines().collect();
+    lines.sort_unstable();
+    lines.dedup();
+    assert_eq!(lines, ["e9, forks 1", "faults 0, alarms 1"]);
+    assert_eq!(found.lines().count(), 2 * 3 * rounds);
     assert_eq!(output.status.code(), Some(0));
     fixture.check();
 }
