@@ -101,6 +101,31 @@ fn options_of_a_copy_apply_to_an_erofs() {
 }
 
 #[test]
+fn names_of_one_tree_need_no_ramfs_in_an_erofs() {
+    let dir = TestDir::new();
+    generate(&mut Random::new(3), &dir.path("tree"), 0);
+    fs::create_dir(dir.path("empty")).unwrap();
+    let like_tree = ["-r".into(), dir.path("tree"), dir.path("empty")];
+    run("touch", like_tree);
+    // Two sources go through a ramfs.
+    let sources = [
+        ("one.erofs", &["tree/."][..]),
+        ("two.erofs", &["tree/.", "empty/."]),
+    ];
+    for epoch in [None, Some("1500000000")] {
+        for (image, sources) in sources {
+            let _ = fs::remove_file(dir.path(image));
+            let place = format!("{image}:/");
+            let options = [&place, "--create", "--uuid", UUID];
+            let mut copy = dir.command(&[&["cp", "-a"], sources, &options].concat());
+            succeed(copy.envs(epoch.map(|epoch| ("SOURCE_DATE_EPOCH", epoch))));
+        }
+        let bytes = |name: &str| fs::read(dir.path(name)).unwrap();
+        assert!(bytes("one.erofs") == bytes("two.erofs"), "{epoch:?}");
+    }
+}
+
+#[test]
 fn archive_and_layers_become_an_erofs() {
     requires!(tool("fsck.erofs"));
     let dir = TestDir::new();
