@@ -1,4 +1,4 @@
-//! A writer of EROFS images: trees, archives and container images in one pass. And their check.
+//! A writer of EROFS images, of trees, archives and container images in one pass, and their check.
 //!
 //! ```text
 //!   new_erofs.rs     a new image                         target.rs      the target of a copy
