@@ -2,7 +2,7 @@
 
 use super::TestDir;
 use crate::support::random::Random;
-use crate::support::tools::{run, succeed};
+use crate::support::tools::{run, succeed, text};
 use crate::support::{Manifest, Scope, requires, rounds};
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
@@ -98,6 +98,31 @@ fn options_of_a_copy_apply_to_an_erofs() {
     assert!(dir.ok(&["ls", "-l", "one.erofs:/dev"]).contains("1,"));
     assert_eq!(dir.ok(&["ls", "one.erofs:/etc"]), "passwd\n");
     assert!(dir.ok(&["info", "one.erofs"]).contains("erofs"));
+}
+
+#[test]
+fn names_of_one_tree_need_no_ramfs_in_an_erofs() {
+    let dir = TestDir::new();
+    generate(&mut Random::new(3), &dir.path("tree"), 0);
+    fs::create_dir(dir.path("empty")).unwrap();
+    let like_tree = ["-r".into(), dir.path("tree"), dir.path("empty")];
+    run("touch", like_tree);
+    // Two sources go through a ramfs.
+    let sources = [
+        ("one.erofs", &["tree/."][..]),
+        ("two.erofs", &["tree/.", "empty/."]),
+    ];
+    for epoch in [None, Some("1500000000")] {
+        for (image, sources) in sources {
+            let _ = fs::remove_file(dir.path(image));
+            let place = format!("{image}:/");
+            let options = [&place, "--create", "--uuid", UUID];
+            let mut copy = dir.command(&[&["cp", "-a"], sources, &options].concat());
+            succeed(copy.envs(epoch.map(|epoch| ("SOURCE_DATE_EPOCH", epoch))));
+        }
+        let bytes = |name: &str| fs::read(dir.path(name)).unwrap();
+        assert!(bytes("one.erofs") == bytes("two.erofs"), "{epoch:?}");
+    }
 }
 
 #[test]
@@ -234,5 +259,110 @@ fn impossible_erofs_is_refused() {
     dir.fails(&["mkfs", "e.erofs", "tree"], 1, "already exists");
     for name in ["a.erofs", "b.erofs", "c.erofs", "d.erofs"] {
         assert!(!dir.path(name).exists(), "{name}");
+    }
+}
+
+/// Asserts that the check prints these errors of the damaged image, and nothing else.
+#[track_caller]
+fn assert_found(dir: &TestDir, bytes: &[u8], want: &[&str]) {
+    fs::write(dir.path("bad.erofs"), bytes).unwrap();
+    let output = dir.command(&["check", "bad.erofs"]).output().unwrap();
+    let printed = text(&output);
+    assert_eq!(output.status.code(), Some(4), "{printed}");
+    let errors = printed.lines().filter(|line| line.starts_with("error: "));
+    let errors: Vec<_> = errors.map(|line| &line["error: ".len()..]).collect();
+    let is_same = errors.len() == want.len()
+        && errors
+            .iter()
+            .zip(want)
+            .all(|(error, want)| error.contains(want));
+    assert!(is_same, "{errors:?}, not {want:?}");
+}
+
+#[cfg(feature = "squashfs-erofs")]
+#[test]
+fn check_of_damaged_erofs_names_each_structure() {
+    let dir = TestDir::new();
+    fs::create_dir(dir.path("tree")).unwrap();
+    for name in ["first-name", "second-name"] {
+        fs::write(dir.path("tree").join(name), "text\n".repeat(9_000)).unwrap();
+    }
+    dir.ok(&["mkfs", "a.erofs", "tree", "--compress", "lz4"]);
+    assert!(
+        dir.ok(&["check", "a.erofs"])
+            .starts_with("a.erofs: clean; 3 inodes")
+    );
+    assert_eq!(dir.json(&["check", "--json", "a.erofs"])["clean"], true);
+    dir.fails(
+        &["check", "--repair", "a.erofs"],
+        8,
+        "folio mkfs --type erofs",
+    );
+    let good = fs::read(dir.path("a.erofs")).unwrap();
+    let mut bytes = good.clone();
+    bytes[3000] = 1;
+    assert_found(&dir, &bytes, &["superblock: bad checksum"]);
+    let blocks = good.len() / 4096;
+    let cut = format!("superblock: {blocks} blocks, but the image has 2");
+    assert_found(
+        &dir,
+        &good[..8192],
+        &[&cut, "beyond the last block", "no root directory"],
+    );
+    let at = |bytes: &[u8]| good.windows(bytes.len()).position(|found| found == bytes);
+    let name = at(b"first-name").unwrap();
+    let mut bytes = good.clone();
+    bytes[name..name + 5].copy_from_slice(b"third");
+    assert_found(
+        &dir,
+        &bytes,
+        &["\"second-name\" is not in order", "is missing"],
+    );
+    // The type of the third entry, which is 12 bytes after that of the second one.
+    let mut bytes = good.clone();
+    let entries = at(b"...first-name").unwrap() - 4 * 12;
+    bytes[entries + 2 * 12 + 10] = 7;
+    assert_found(&dir, &bytes, &["\"first-name\" has type 7, its inode 1"]);
+    // Compressed data are at the end of their block.
+    let mut bytes = good.clone();
+    bytes[8192 - 16..8192].fill(0xFF);
+    assert_found(&dir, &bytes, &["data: at byte 0"; 2]);
+}
+
+#[cfg(feature = "squashfs-erofs")]
+#[test]
+fn check_refuses_what_fsck_erofs_refuses() {
+    requires!(tool("fsck.erofs"));
+    let dir = TestDir::new();
+    for seed in (0..200).step_by(rounds::step(4)) {
+        let mut random = Random::new(seed);
+        generate(&mut random, &dir.path("tree"), 2);
+        let method: &[&str] = if random.percent(50) {
+            &["--compress", "lz4"]
+        } else {
+            &[]
+        };
+        dir.ok(&[&["mkfs", "a.erofs", "tree"], method].concat());
+        fs::remove_dir_all(dir.path("tree")).unwrap();
+        dir.ok(&["check", "a.erofs"]);
+        let mut bytes = fs::read(dir.path("a.erofs")).unwrap();
+        // Metadata follow the contents.
+        let meta = 4096 * u32::from_le_bytes(bytes[1064..1068].try_into().unwrap()) as usize;
+        for _ in 0..4 {
+            let at = meta + random.below(bytes.len() - meta);
+            bytes[at] = random.below(256_u64) as u8;
+        }
+        fs::write(dir.path("a.erofs"), bytes).unwrap();
+        let output = dir.command(&["check", "a.erofs"]).output().unwrap();
+        let code = output.status.code();
+        assert!(
+            matches!(code, Some(0 | 4 | 8)),
+            "seed {seed}: {}",
+            text(&output)
+        );
+        if code == Some(0) {
+            run("fsck.erofs", ["--extract".into(), dir.path("a.erofs")]);
+        }
+        fs::remove_file(dir.path("a.erofs")).unwrap();
     }
 }

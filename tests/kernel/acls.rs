@@ -1,5 +1,6 @@
 //! POSIX ACLs: permissions and inheritance equal those of the kernel's ext4.
 
+use crate::kernel::images::{at, folio};
 use crate::support::tools::{command, fsck, mke2fs, run, succeed};
 use crate::support::{Mounted, requires};
 use folio::base::Owner;
@@ -344,4 +345,55 @@ fn check_chmod_and_setgid(kernel: &Arc<Kernel>, root: &Process) {
     assert_eq!(root.stat("/f").unwrap().mode, 0o660, "setgid is still set");
     root.removexattr("/f", b"system.posix_acl_access").unwrap();
     assert!(named.access("/f", 4).is_err());
+}
+
+/// Returns modes and ACLs of all files below a folder, as getfacl prints them.
+fn printed_acls(folder: &Path) -> String {
+    let script = "find . | LC_ALL=C sort | while read -r file; do
+        stat -c '%A %n' \"$file\"; getfacl -cn \"$file\"; done";
+    let output = succeed(command("sh").args(["-ec", script]).current_dir(folder));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn unpacked_acls_equal_those_of_gnu_tar() {
+    requires!(root, loop_devices, tool("tar"), tool("setfacl"));
+    let scratch = TempDir::new().unwrap();
+    let [disk, image, archive] =
+        ["disk.img", "image.img", "a.tar"].map(|name| scratch.path().join(name));
+    mke2fs(&disk, "16M", &[]);
+    let mounted = Mounted::new(&disk, "acl");
+    let tree = mounted.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    // Files without an ACL, in directories that have or get a default ACL.
+    let script = "umask 022; mkdir -p acl/none/acl none
+        for folder in . none acl acl/none acl/none/acl; do cd \"$1/$folder\"
+            echo x > file; mkfifo fifo; mknod null c 1 3; mkdir folder setgid
+            chmod 640 file; chmod 2770 setgid; echo y > own; setfacl -m u:9:rw own; done
+        cd \"$1\"; ln file acl/hard
+        setfacl -d -m u:1002:rwx,g:2002:r-x . acl; setfacl -d -m u:1003:r-x acl/none/acl";
+    let sh = ["-ec", script, "sh"];
+    succeed(command("sh").args(sh).arg(&tree).current_dir(&tree));
+    let listed = "find . | LC_ALL=C sort \"$2\" | tar --acls --no-recursion -T - -cf \"$1\"";
+    for order in ["-f", "-r"] {
+        let sh = ["-ec", listed, "sh"];
+        let mut pack = command("sh");
+        succeed(pack.args(sh).arg(&archive).arg(order).current_dir(&tree));
+        let theirs = mounted.path().join(format!("theirs{order}"));
+        fs::create_dir(&theirs).unwrap();
+        let mut extract = command("tar");
+        extract.args(["--acls", "-xpf"]).arg(&archive);
+        succeed(extract.arg("-C").arg(&theirs));
+        let want = printed_acls(&theirs);
+        assert_eq!(want, printed_acls(&tree));
+        let mut unpack = folio(["tar", "--create", "16M", "-xf"]);
+        succeed(unpack.arg(&archive).arg(at(&image, "/")));
+        let ours = Mounted::new(&image, "acl");
+        // mke2fs makes it.
+        let lost = ours.path().join("lost+found");
+        fs::remove_dir(lost).unwrap();
+        assert_eq!(printed_acls(&ours.path()), want, "sort {order}");
+        ours.unmount();
+        fs::remove_file(&image).unwrap();
+    }
 }

@@ -17,6 +17,7 @@ use folio_tree::ContentSink;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// How a command uses an image.
@@ -42,6 +43,8 @@ pub(crate) struct Image {
     disk: Arc<dyn Device>,
     /// A new EROFS: it has the contents of files, and gets their names at close.
     new_erofs: Option<Arc<NewErofs>>,
+    /// The names of a new EROFS are in it, too.
+    is_direct: AtomicBool,
     process: Process,
     kernel: Arc<Kernel>,
     /// The directory that the file system is mounted on.
@@ -271,6 +274,7 @@ impl Image {
             is_new: false,
             disk,
             new_erofs: None,
+            is_direct: AtomicBool::new(false),
             process,
             kernel,
             target: target.to_owned(),
@@ -301,6 +305,7 @@ impl Image {
             is_new: true,
             disk: Arc::new(MemoryDevice::new(0)),
             new_erofs: Some(new),
+            is_direct: AtomicBool::new(false),
             process: kernel.process(Credentials::root()),
             kernel,
             target: PathBuf::from("/"),
@@ -311,6 +316,13 @@ impl Image {
     /// Returns where the contents of files go, if not into the mounted file system.
     pub(crate) fn contents(&self) -> Option<&dyn ContentSink> {
         self.new_erofs.as_deref().map(|new| new as &dyn ContentSink)
+    }
+
+    /// Returns a new EROFS for the only copy into this image, whose names need no ramfs.
+    pub(crate) fn direct_target(&self) -> Option<&NewErofs> {
+        let new = self.new_erofs.as_deref()?;
+        self.is_direct.store(true, Ordering::Relaxed);
+        Some(new)
     }
 
     /// Returns the kernel in which the image is mounted.
@@ -463,9 +475,14 @@ impl Image {
             kernel,
             counters,
             new_erofs,
+            is_direct,
             ..
         } = self;
-        let finished = new_erofs.map_or(Ok(()), |new| new.finish_staged(&process));
+        let finished = match new_erofs {
+            Some(new) if is_direct.into_inner() => new.finish(),
+            Some(new) => new.finish_staged(&process),
+            None => Ok(()),
+        };
         drop(process);
         let _span = tracing::info_span!("image", "{name}").entered();
         let before = kernel.counters();

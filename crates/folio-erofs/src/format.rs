@@ -2,7 +2,7 @@
 
 use folio::vfs::FileType;
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{Immutable, IntoBytes, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, Unaligned};
 
 /// Bytes of a block.
 pub(crate) const BLOCK_BYTES: usize = 4096;
@@ -43,6 +43,20 @@ pub(crate) enum DataLayout {
     Chunks = 4,
 }
 
+/// Returns all types of files.
+#[cfg(feature = "check")]
+pub(crate) fn file_types() -> [FileType; 7] {
+    [
+        FileType::Regular,
+        FileType::Directory,
+        FileType::CharacterDevice,
+        FileType::BlockDevice,
+        FileType::Fifo,
+        FileType::Socket,
+        FileType::Symlink,
+    ]
+}
+
 /// Returns the type of a file in a directory entry, and in the mode of an inode (`S_IFMT`).
 pub(crate) fn type_codes(file_type: FileType) -> (u8, u16) {
     match file_type {
@@ -57,7 +71,7 @@ pub(crate) fn type_codes(file_type: FileType) -> (u8, u16) {
 }
 
 /// The superblock. Linux: `erofs_super_block`.
-#[derive(IntoBytes, Immutable, Unaligned)]
+#[derive(FromBytes, IntoBytes, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawSuperblock {
     pub(crate) magic: U32,
@@ -89,7 +103,7 @@ pub(crate) struct RawSuperblock {
 const _: () = assert!(size_of::<RawSuperblock>() == 128);
 
 /// An inode with small numbers. Linux: `erofs_inode_compact`.
-#[derive(IntoBytes, Immutable, Unaligned)]
+#[derive(FromBytes, IntoBytes, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawCompactInode {
     pub(crate) format: U16,
@@ -129,7 +143,7 @@ pub(crate) struct RawExtendedInode {
 const _: () = assert!(size_of::<RawExtendedInode>() == 64);
 
 /// A name in a directory. Linux: `erofs_dirent`.
-#[derive(IntoBytes, Immutable, Unaligned)]
+#[derive(FromBytes, IntoBytes, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawDirent {
     pub(crate) nid: U64,

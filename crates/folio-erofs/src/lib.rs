@@ -1,4 +1,4 @@
-//! A writer of EROFS images: trees, archives and container images in one pass.
+//! A writer of EROFS images, of trees, archives and container images in one pass, and their check.
 //!
 //! ```text
 //!   new_erofs.rs     a new image                         target.rs      the target of a copy
@@ -14,6 +14,8 @@
 //!   compression_index.rs    which blocks a compressed file has
 //!     v
 //!   format.rs        the structures on disk
+//!
+//!   check/           the check of an image, which uses only format.rs and the name filter
 //! ```
 //!
 //! Above: the command. Below: the copy engine of [`folio_tree`]. Linux: Documentation/filesystems/
@@ -26,6 +28,8 @@
 
 #![deny(unsafe_code)]
 
+#[cfg(feature = "check")]
+pub mod check;
 mod compaction;
 mod compress;
 mod compression_index;
@@ -33,6 +37,9 @@ mod content;
 mod directory;
 mod duplicates;
 mod format;
+#[cfg(feature = "check")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod image;
 mod layout;
 mod new_erofs;

@@ -4,7 +4,7 @@ use crate::compress::Compression;
 use crate::image::Identity;
 use crate::pieces::PieceQueue;
 use crate::state::State;
-use folio::{Errno, Error, Process, Result};
+use folio::{Errno, Error, Process, Result, Timespec};
 use folio_tree::{CopyJob, CopyOptions, FirstFailure, MountSource, copy};
 use std::fmt;
 use std::fs::OpenOptions;
@@ -20,6 +20,8 @@ pub struct ErofsOptions {
     pub uuid: Option<[u8; 16]>,
     /// How contents are compressed, if they are.
     pub compression: Option<Compression>,
+    /// The latest modification time, for reproducible images: later ones become it.
+    pub latest: Option<Timespec>,
 }
 
 /// A new image, into which a copy writes.
@@ -73,7 +75,7 @@ impl NewErofs {
         let mut open = OpenOptions::new();
         let file = open.read(true).write(true).create_new(true).open(path);
         let file = file.map_err(|error| Error::io("create the image", error))?;
-        let state = State::new(file, queue);
+        let state = State::new(file, queue, options.latest);
         let random = || uuid::Uuid::new_v4().into_bytes();
         Ok(Self {
             state: Mutex::new(state),

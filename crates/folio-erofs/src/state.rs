@@ -9,7 +9,7 @@ use crate::pieces::{PieceBuilder, PieceQueue};
 use crate::tree::{Body, NodeId, Tree};
 use crate::xattr::XattrTable;
 use folio::base::{Clock, InodeNumber};
-use folio::{Errno, Error, Result};
+use folio::{Errno, Error, Result, Timespec};
 use folio_tree::{AttributeFailures, FileMeta};
 use std::collections::HashMap;
 use std::fs::File;
@@ -38,20 +38,23 @@ pub(crate) struct State {
     staged: HashMap<InodeNumber, Content>,
     /// Pieces that are being compressed, if contents are.
     queue: Option<PieceQueue>,
+    /// Later modification times become it.
+    latest: Option<Timespec>,
     /// The first failure of a write. The blocks of several files may be lost: all later calls fail.
     failure: Option<(Errno, String)>,
 }
 
 impl State {
-    pub(crate) fn new(file: File, queue: Option<PieceQueue>) -> Self {
+    pub(crate) fn new(file: File, queue: Option<PieceQueue>, latest: Option<Timespec>) -> Self {
         Self {
-            tree: Tree::new(Clock::System.now()),
+            tree: Tree::new(latest.unwrap_or_else(|| Clock::System.now())),
             output: BlockOutput::new(file),
             duplicates: Duplicates::default(),
             xattrs: XattrTable::default(),
             open: None,
             staged: HashMap::new(),
             queue,
+            latest,
             failure: None,
         }
     }
@@ -217,7 +220,11 @@ impl State {
     pub(crate) fn set(&mut self, id: NodeId, meta: &FileMeta, failures: &mut AttributeFailures) {
         let (xattrs, unsupported) = self.xattrs.intern(&meta.xattrs);
         failures.unsupported_xattrs += unsupported;
-        self.tree.nodes[id].set(&meta.attributes, xattrs);
+        let mut attributes = meta.attributes;
+        if let Some(latest) = self.latest {
+            attributes.modified = attributes.modified.min(latest);
+        }
+        self.tree.nodes[id].set(&attributes, xattrs);
     }
 
     /// Writes the rest of the image.
@@ -260,7 +267,7 @@ mod tests {
 
     #[cfg(feature = "lz4")]
     fn compressed(file: File) -> State {
-        State::new(file, Some(PieceQueue::new(Compression::Lz4).unwrap()))
+        State::new(file, Some(PieceQueue::new(Compression::Lz4).unwrap()), None)
     }
 
     /// A file whose writes fail with EBADF.
@@ -286,12 +293,12 @@ mod tests {
 
     #[test]
     fn failed_write_fails_the_image() {
-        check_failure(&mut State::new(unwritable(), None));
+        check_failure(&mut State::new(unwritable(), None, None));
     }
 
     #[test]
     fn size_beyond_the_largest_chunks_is_efbig() {
-        let mut state = State::new(tempfile::tempfile().unwrap(), None);
+        let mut state = State::new(tempfile::tempfile().unwrap(), None, None);
         state.begin(ONE, 1 << 59).unwrap();
         let failed = state.begin(ONE, (1 << 59) + 4096).unwrap_err();
         assert_eq!(failed.errno(), Errno::FBIG);

@@ -58,6 +58,12 @@ fn encode(name: &[u8], value: &[u8]) -> Option<(Vec<u8>, u32)> {
     Some((bytes, filter_bit(*index, rest)))
 }
 
+/// Returns the bit of the name filter for a whole name.
+#[cfg(feature = "check")]
+pub(crate) fn filter_of(name: &[u8]) -> Option<u32> {
+    encode(name, &[]).map(|(_, filter)| filter)
+}
+
 /// Returns the bit of the name filter. Linux: `erofs_getxattr`.
 fn filter_bit(index: u8, name: &[u8]) -> u32 {
     const SEED: u32 = 0x25BB_E08F;

@@ -5,7 +5,7 @@ use crate::image::{Access, Image, open_device};
 use crate::image_path::{ImagePath, refuse_protocol};
 use crate::new_file_system;
 use crate::objects::is_url;
-use crate::session::{Session, clock};
+use crate::session::{Session, clock, fixed_time};
 use crate::value_parsers;
 use crate::volumes;
 use clap::{Args, ValueEnum};
@@ -123,6 +123,7 @@ impl NewImage {
             label: self.label.clone().unwrap_or_default(),
             uuid: self.uuid,
             compression: self.compress,
+            latest: fixed_time(),
         };
         let new = NewErofs::create(&place.image, &options);
         let new = new.map_err(|error| match error.errno() {

@@ -99,6 +99,20 @@ impl ImageCopy<'_> {
         copied.and(closed)
     }
 
+    /// Whether the image is to be one source, as it is: no later step looks at its names.
+    fn is_direct(&self) -> bool {
+        let options = self.options;
+        let keeps_all = options.keeps_mode
+            && options.keeps_owner
+            && options.keeps_times
+            && options.keeps_links
+            && options.keeps_xattrs;
+        keeps_all
+            && self.sources.len() == 1
+            && self.place.path == Path::new("/")
+            && self.rules.is_empty()
+    }
+
     /// Copies neighbors of the same image, or of the host.
     fn group(&self, image: &Image, group: &[PathArgument], progress: &Progress) -> Outcome {
         let (session, options, path) = (self.session, self.options, &self.place.path);
@@ -125,7 +139,11 @@ impl ImageCopy<'_> {
         match &group[0] {
             PathArgument::Host(_) => {
                 let source = HostSource::new(Vec::from_iter(FileId::at(&self.place.image)));
-                copy.run(Files::Host, &source, &target, &jobs)
+                let new_erofs = self.is_direct().then(|| image.direct_target()).flatten();
+                match new_erofs {
+                    Some(new) => copy.run(Files::Host, &source, new, &jobs),
+                    None => copy.run(Files::Host, &source, &target, &jobs),
+                }
             }
             PathArgument::Image(from) if image.holds(from) => {
                 for job in &jobs {

@@ -5,8 +5,6 @@ use crate::entry::{Entry, as_path};
 use folio::syscall::{Fd, OpenFlags};
 use folio::{Errno, Error, Process, Result};
 use std::collections::VecDeque;
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 /// Symbolic links that one name may lead through. Linux: `MAXSYMLINKS`.
@@ -108,9 +106,7 @@ impl<'a> Directories<'a> {
 
     /// Takes note that the current directory got the attributes of its entry.
     pub(super) fn has_attributes(&mut self, entry: &Entry) {
-        let acl = b"system.posix_acl_default";
-        let has_acl = entry.xattrs.iter().any(|(name, _)| name == acl);
-        let is_inherited = entry.mode & 0o2000 != 0 || has_acl;
+        let is_inherited = entry.mode & 0o2000 != 0;
         match self.depth.checked_sub(1) {
             None => self.root_is_plain &= !is_inherited,
             Some(at) => {
@@ -142,8 +138,12 @@ impl<'a> Directories<'a> {
     /// Returns the absolute path of `name` in the current directory, for calls without an `at`
     /// form.
     pub(crate) fn absolute(&self, name: &[u8]) -> PathBuf {
-        self.destination
-            .join(OsString::from_vec(self.path_of(name)))
+        self.below(&self.path_of(name))
+    }
+
+    /// Returns the absolute path of a path below the destination.
+    pub(super) fn below(&self, path: &[u8]) -> PathBuf {
+        self.destination.join(as_path(path))
     }
 
     /// Makes the destination the current directory.

@@ -1,7 +1,7 @@
 //! Unpacking: entries of an archive become files of a mounted file system.
 //!
 //! ```text
-//!   unpacker.rs      one entry after another; hard links and times that must wait
+//!   unpacker.rs      one entry after another; hard links, default ACLs and times that must wait
 //!   layer.rs         whiteouts and opaque directories of container layers
 //!   directories.rs   names to open directories, within the destination
 //! ```
@@ -12,7 +12,7 @@
 //! Invariants:
 //! 1. Files are created, removed and linked in an open directory by a name of one component, and
 //!    that directory was reached from the destination without following a link.
-//! 2. A directory's times are set after the last file in it, at the end.
+//! 2. A directory's times and default ACL are set after the last file in it, at the end.
 
 mod directories;
 mod layer;

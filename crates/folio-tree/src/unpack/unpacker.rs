@@ -2,14 +2,14 @@
 
 use super::directories::{Directories, components};
 use super::layer::{Layer, remove_tree};
-use crate::attributes::{AttributeFailures, NewAttributes};
+use crate::attributes::{AttributeFailures, NewAttributes, Xattrs};
 use crate::content_sink::{self, ContentSink};
 use crate::entry::{Entry, EntryKind, as_path};
 use crate::observer::{CopyFailure, Observer, Side};
 use crate::tar::Reader;
 use folio::base::Owner;
 use folio::syscall::{AtFlags, Fd, OpenFlags};
-use folio::vfs::{DeviceNumber, FileType, SetTime};
+use folio::vfs::{DeviceNumber, FileType};
 use folio::{Errno, Error, Process, Result, Timespec};
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -17,6 +17,17 @@ use std::path::Path;
 
 /// Changes an entry before it is unpacked; returns whether to unpack it.
 pub type Select<'a> = Box<dyn FnMut(&mut Entry) -> bool + 'a>;
+
+/// The attribute that new files inherit as their ACL.
+const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
+
+/// What a directory gets after the last file in it.
+struct LateAttributes {
+    /// The default ACL, if the archive has one.
+    default_acl: Xattrs,
+    accessed: Timespec,
+    modified: Timespec,
+}
 
 /// Unpacks one archive, or the layers of a container image one after another.
 ///
@@ -59,8 +70,8 @@ pub struct Unpacker<'a> {
     /// Where contents go instead.
     contents: Option<&'a dyn ContentSink>,
     directories: Directories<'a>,
-    /// Access and modification times of directories, by their paths below the destination.
-    times: BTreeMap<Vec<u8>, (Timespec, Timespec)>,
+    /// What directories get at the end, by their paths below the destination.
+    late: BTreeMap<Vec<u8>, LateAttributes>,
     /// Hard links that came before their files: name and target.
     links: Vec<(Vec<u8>, Vec<u8>)>,
     /// The current layer of a container image.
@@ -86,7 +97,7 @@ impl<'a> Unpacker<'a> {
             select: None,
             contents: None,
             directories: Directories::open(process, destination)?,
-            times: BTreeMap::new(),
+            late: BTreeMap::new(),
             links: Vec::new(),
             layer: None,
             unsupported_xattrs: 0,
@@ -153,32 +164,34 @@ impl<'a> Unpacker<'a> {
         self.make_links()
     }
 
-    /// Creates the hard links that came before their files, and sets the times of directories.
+    /// Creates the hard links that came before their files, and sets the default ACLs and times of
+    /// directories.
     ///
     /// # Errors
     ///
     /// Failures that affect all files.
     pub fn finish(mut self) -> Result<()> {
         self.make_links()?;
-        for (path, (accessed, modified)) in &self.times {
-            let place = if path.is_empty() {
-                b".".as_slice()
-            } else {
-                path
+        for (path, late) in std::mem::take(&mut self.late) {
+            let new = NewAttributes {
+                owner: None,
+                mode: None,
+                xattrs: &late.default_acl,
+                accessed: Some(late.accessed),
+                modified: Some(late.modified),
             };
-            let set = self.process.utimensat(
-                self.directories.root(),
-                as_path(place),
-                Some(SetTime::To(*accessed)),
-                Some(SetTime::To(*modified)),
-                AtFlags::SYMLINK_NOFOLLOW,
-            );
-            if let Err(error) = set {
-                if error.is_final() {
-                    return Err(error);
-                }
-                self.observer.failed(CopyFailure::of_target(&**path, error));
+            let place = if path.is_empty() { b"." } else { &path[..] };
+            let (root, absolute) = (self.directories.root(), || self.directories.below(&path));
+            let mut failures = AttributeFailures::default();
+            new.set_unopened(self.process, root, as_path(place), absolute, &mut failures);
+            if let Some(at) = failures
+                .failed
+                .iter()
+                .position(|(_, error)| error.is_final())
+            {
+                return Err(failures.failed.swap_remove(at).1);
             }
+            self.report(&path, failures);
         }
         if self.unsupported_xattrs > 0 {
             let count = self.unsupported_xattrs;
@@ -213,7 +226,7 @@ impl<'a> Unpacker<'a> {
         if let Some(layer) = &self.layer
             && let Some(removed) = layer.whiteout(&mut self.directories, parents, name)?
         {
-            removed.iter().for_each(|path| self.forget_times(path));
+            removed.iter().for_each(|path| self.forget_late(path));
             return Ok(());
         }
         if let EntryKind::HardLink(target) = &entry.kind {
@@ -268,21 +281,28 @@ impl<'a> Unpacker<'a> {
         Ok(())
     }
 
-    /// Sets the attributes of the current directory, and keeps its times for the end.
+    /// Sets the attributes of the current directory. Its times and default ACL wait for the end:
+    /// the files of the archive have ACLs of their own, or none.
     fn directory_attributes(&mut self, entry: &Entry, path: Vec<u8>) {
+        let xattrs = entry.xattrs.iter().cloned();
+        let (default_acl, now): (Xattrs, Xattrs) =
+            xattrs.partition(|(name, _)| name == DEFAULT_ACL);
         let new = NewAttributes {
             accessed: None,
             modified: None,
+            xattrs: &now,
             ..attributes(entry, self.directories.is_exact())
         };
         let mut failures = AttributeFailures::default();
         new.set_open(self.process, self.directories.fd(), &mut failures);
-        self.report(entry, failures);
+        self.report_entry(entry, failures);
         self.directories.has_attributes(entry);
-        self.times.insert(
-            path,
-            (entry.accessed.unwrap_or(entry.modified), entry.modified),
-        );
+        let late = LateAttributes {
+            default_acl,
+            accessed: entry.accessed.unwrap_or(entry.modified),
+            modified: entry.modified,
+        };
+        self.late.insert(path, late);
     }
 
     fn file<R: BufRead>(
@@ -309,7 +329,7 @@ impl<'a> Unpacker<'a> {
             let mut failures = AttributeFailures::default();
             let new = attributes(entry, self.directories.is_plain());
             new.set_open(self.process, fd, &mut failures);
-            self.report(entry, failures);
+            self.report_entry(entry, failures);
         }
         let closed = self.process.close(fd);
         if written.is_err() {
@@ -385,7 +405,7 @@ impl<'a> Unpacker<'a> {
         let new = attributes(entry, self.directories.is_plain());
         let (at, path) = (self.directories.fd(), || self.directories.absolute(name));
         new.set_unopened(self.process, at, as_path(name), path, &mut failures);
-        self.report(entry, failures);
+        self.report_entry(entry, failures);
         Ok(())
     }
 
@@ -475,21 +495,21 @@ impl<'a> Unpacker<'a> {
                     _ => error,
                 })?;
         }
-        self.forget_times(&self.directories.path_of(name));
+        self.forget_late(&self.directories.path_of(name));
         Ok(())
     }
 
-    /// Drops the kept times of a removed directory, and of those below it.
-    fn forget_times(&mut self, path: &[u8]) {
-        self.times.remove(path);
+    /// Drops what waits for a removed directory, and of those below it.
+    fn forget_late(&mut self, path: &[u8]) {
+        self.late.remove(path);
         let below = [path, b"/"].concat();
-        let keys = self.times.range(below.clone()..).map(|(key, _)| key);
+        let keys = self.late.range(below.clone()..).map(|(key, _)| key);
         let removed: Vec<_> = keys
             .take_while(|key| key.starts_with(&below))
             .cloned()
             .collect();
         for key in removed {
-            self.times.remove(&key);
+            self.late.remove(&key);
         }
     }
 
@@ -499,14 +519,18 @@ impl<'a> Unpacker<'a> {
         }
     }
 
-    fn report(&mut self, entry: &Entry, failures: AttributeFailures) {
+    fn report_entry(&mut self, entry: &Entry, failures: AttributeFailures) {
         for reason in &entry.unreadable {
             let error = Error::new(Errno::INVAL, reason.clone());
             self.observer
                 .failed(CopyFailure::of_target(&*entry.path, error));
         }
+        self.report(&entry.path, failures);
+    }
+
+    fn report(&mut self, path: &[u8], failures: AttributeFailures) {
         self.unsupported_xattrs += failures.unsupported_xattrs;
-        for failure in failures.of_file(&entry.path) {
+        for failure in failures.of_file(path) {
             self.observer.failed(failure);
         }
     }

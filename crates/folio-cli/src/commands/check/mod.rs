@@ -1,28 +1,32 @@
 //! `folio check`: checks the file system in an image.
+//!
+//! ```text
+//!   mod.rs        options, the check and the repair of an ext4
+//!   erofs.rs      the check of an EROFS
+//!   findings.rs   findings and progress on the terminal
+//! ```
+
+#[cfg(feature = "squashfs-erofs")]
+mod erofs;
+mod findings;
 
 use crate::arguments::force_share::ForceShare;
 use crate::exit::{Exit, Failure, Outcome, explain};
 use crate::image::{Access, open_device, open_to_read};
 use crate::image_path::ImagePath;
-use crate::output::color::{self, FAILURE, WARNING, paint};
 use crate::output::{counted, human};
 use crate::session::{Session, clock};
 use crate::value_parsers::size;
 use clap::Args;
+use findings::{FindingPrinter, FindingRecord};
 use folio::block::{self, Device, FileSystemKind};
-use folio::ext4::{
-    self, CheckFinding, CheckListener, CheckOptions, CheckPhase, CheckReport, RepairPlan, Severity,
-};
-use indicatif::{ProgressBar, ProgressStyle};
-use serde::Serialize;
+use folio::ext4::{self, CheckOptions, CheckReport, RepairPlan, Severity};
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufReader, BufWriter, IsTerminal, Write};
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 const AFTER_HELP: &str = "\
 Without --repair nothing is written.
@@ -37,16 +41,20 @@ confirmed on the terminal, or by --yes. Images of all formats are repaired in pl
 A journal with transactions is replayed in memory first, so that the check sees what a mount would see. With
 --no-replay the check reads the image as it is, like e2fsck -fn; it may then report errors that a mount would repair.
 
+An EROFS is checked like fsck.erofs --extract does: names, links, places, attributes, and that compressed contents decode.
+It is not repaired.
+
 Exit codes, as e2fsck's:
   0    no errors (there may be warnings)
   1    all errors were repaired
   4    errors, not repaired
-  8    the check failed to run: not an ext4, an unknown feature, or an unusable image
+  8    the check failed to run: neither ext4 nor EROFS, an unknown feature, or an unusable image
   16   usage error
 
 Examples:
   folio check disk.img
   folio check --json disk.qcow2@2
+  folio check root.erofs
   folio check --repair --yes disk.qcow2
   folio check --undo disk.qcow2.undo disk.qcow2
   folio check --quiet disk.img && echo clean";
@@ -82,74 +90,6 @@ pub(crate) struct Check {
     share: ForceShare,
 }
 
-/// A finding, as JSON.
-#[derive(Serialize)]
-struct FindingRecord {
-    severity: &'static str,
-    structure: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    group: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    inode: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    block: Option<u64>,
-    message: String,
-}
-
-/// Prints findings as they occur, or collects them for JSON; updates the progress bar.
-struct FindingPrinter<'a> {
-    session: &'a Session,
-    bar: Option<ProgressBar>,
-    lines: Option<Vec<FindingRecord>>,
-    /// The first failure to write to standard output.
-    failed: Option<std::io::Error>,
-}
-
-impl CheckListener for FindingPrinter<'_> {
-    fn finding(&mut self, finding: &CheckFinding) {
-        if let Some(lines) = &mut self.lines {
-            return lines.push(FindingRecord {
-                severity: finding.severity.name(),
-                structure: finding.structure.name(),
-                group: finding.location.group,
-                inode: finding.location.inode,
-                block: finding.location.block,
-                message: finding.what.clone(),
-            });
-        }
-        if self.session.quiet && finding.severity == Severity::Warning {
-            return;
-        }
-        let style = if finding.severity == Severity::Warning {
-            WARNING
-        } else {
-            FAILURE
-        };
-        let severity = paint(color::on_stdout(), style, finding.severity.name());
-        let text = format!("{severity}: {finding}");
-        let written = self
-            .session
-            .screen
-            .suspend(|| writeln!(std::io::stdout(), "{text}"));
-        if let Err(error) = written {
-            self.failed.get_or_insert(error);
-        }
-    }
-
-    fn progress(&mut self, phase: CheckPhase, done: u64, total: u64) -> ControlFlow<()> {
-        if let Some(bar) = &self.bar {
-            bar.set_message(phase.name());
-            bar.set_length(total);
-            bar.set_position(done);
-        }
-        if self.session.is_interrupted() || self.failed.is_some() {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
-    }
-}
-
 /// Runs the command.
 pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
     let not_checked = |failure: Failure| Failure {
@@ -183,17 +123,10 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
     options.replays_journal = !check.no_replay;
     options.findings_max = usize::try_from(check.findings).unwrap_or(usize::MAX);
     options.clock = clock();
-    let mut printer = FindingPrinter {
-        session,
-        bar: bar(session),
-        lines: check.json.then(Vec::new),
-        failed: None,
-    };
-    let checked = if check.repair {
-        ext4::plan_repair(&device, &options, &mut printer).map(Checked::Planned)
-    } else {
-        ext4::check(&device, &options, &mut printer).map(Checked::Reported)
-    };
+    let mut printer = FindingPrinter::new(session, check.json);
+    let is_erofs =
+        FileSystemKind::of(&*device).is_ok_and(|kind| kind == Some(FileSystemKind::Erofs));
+    let checked = check_device(check, &device, &options, &mut printer);
     if let Some(bar) = &printer.bar {
         bar.finish_and_clear();
     }
@@ -205,7 +138,7 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
     let checked = checked.map_err(|error| not_checked(Failure::image(error.at(name.clone()))))?;
     let plan = match checked {
         Checked::Reported(report) => {
-            let wants_advice = report.errors > 0 && printer.lines.is_none();
+            let wants_advice = report.errors > 0 && printer.lines.is_none() && !is_erofs;
             let advice = wants_advice.then(|| advice(&device, &options, || e2fsck(&place, &*disk)));
             let lines = printer.lines.as_deref();
             return conclude(&name, &report, advice.as_deref(), lines, session);
@@ -219,6 +152,27 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
         plan,
     };
     repair.run(check, printer.lines.as_deref(), session)
+}
+
+/// Checks the file system on a device, or plans its repair.
+fn check_device(
+    check: &Check,
+    device: &Arc<dyn Device>,
+    options: &CheckOptions,
+    printer: &mut FindingPrinter<'_>,
+) -> folio::Result<Checked> {
+    #[cfg(feature = "squashfs-erofs")]
+    if FileSystemKind::of(&**device)? == Some(FileSystemKind::Erofs) {
+        if check.repair {
+            let reason = "repair of an erofs; make it again with folio mkfs --type erofs";
+            return Err(folio::Error::unsupported(reason));
+        }
+        return erofs::report(device, options.findings_max, printer).map(Checked::Reported);
+    }
+    if check.repair {
+        return ext4::plan_repair(device, options, printer).map(Checked::Planned);
+    }
+    ext4::check(device, options, printer).map(Checked::Reported)
 }
 
 fn open(check: &Check, session: &Session, place: &ImagePath) -> Outcome<Arc<dyn Device>> {
@@ -464,17 +418,6 @@ fn e2fsck(place: &ImagePath, disk: &dyn Device) -> String {
         .find(|partition| partition.number == number)
         .map_or(0, |partition| partition.start_bytes);
     format!("e2fsck -fy '{path}?offset={start}'")
-}
-
-fn bar(session: &Session) -> Option<ProgressBar> {
-    if !session.shows_progress() {
-        return None;
-    }
-    let bar = session.screen.add(ProgressBar::no_length());
-    let style = ProgressStyle::with_template("{bar:30} {msg} {percent}%, {elapsed}");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar.enable_steady_tick(Duration::from_millis(100));
-    Some(bar)
 }
 
 fn to_json(image: &str, report: &CheckReport, findings: &[FindingRecord]) -> Value {
