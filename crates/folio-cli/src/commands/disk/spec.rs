@@ -8,6 +8,7 @@ use folio_tree::NewSize;
 use folio_tree::oci::{Platform, Reference};
 use serde::Deserialize;
 use std::ffi::OsStr;
+use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -63,6 +64,11 @@ pub(super) struct PartitionSpec {
     pub(super) filesystem_label: String,
     #[serde(default)]
     pub(super) filesystem_uuid: Option<String>,
+    /// The partition that a hash tree verifies.
+    #[serde(default)]
+    pub(super) verity_data: Option<PartitionName>,
+    #[serde(default)]
+    pub(super) salt: Option<String>,
     #[serde(default)]
     chown: Option<String>,
     #[serde(default)]
@@ -96,6 +102,19 @@ pub(super) enum ContentFormat {
     Swap,
     /// The bytes of a file
     Raw,
+    /// The hash tree of dm-verity over another partition
+    #[value(skip)]
+    Verity,
+    /// The signature of a root hash, a file in JSON
+    VeritySignature,
+}
+
+/// The label or the number of a partition.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+pub(super) enum PartitionName {
+    Number(usize),
+    Label(String),
 }
 
 #[derive(Debug, Deserialize)]
@@ -112,6 +131,9 @@ enum Attribute {
     Name(String),
 }
 
+/// The attribute of a partition that is never written.
+const READ_ONLY_BIT: u32 = 60;
+
 /// Attributes of a GPT by name: those of the UEFI specification and of the Discoverable Partitions
 /// Specification.
 const ATTRIBUTES: [(&str, u32); 7] = [
@@ -119,12 +141,26 @@ const ATTRIBUTES: [(&str, u32); 7] = [
     ("no-block-io", 1),
     ("legacy-boot", 2),
     ("grow-file-system", 59),
-    ("read-only", 60),
+    ("read-only", READ_ONLY_BIT),
     ("hidden", 62),
     ("no-auto", 63),
 ];
 
+impl fmt::Display for PartitionName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => number.fmt(f),
+            Self::Label(label) => write!(f, "{label:?}"),
+        }
+    }
+}
+
 impl ContentFormat {
+    /// Whether it verifies another partition; such partitions are read-only.
+    fn is_verity(self) -> bool {
+        matches!(self, Self::Verity | Self::VeritySignature)
+    }
+
     /// Whether it holds files.
     pub(super) fn is_file_system(self) -> bool {
         matches!(self, Self::Ext4 | Self::Fat32 | Self::Fat16)
@@ -294,7 +330,7 @@ impl PartitionSpec {
 
     /// Returns the attribute bits.
     pub(super) fn attributes(&self) -> Outcome<u64> {
-        let mut bits = 0;
+        let mut bits = u64::from(self.format.is_verity()) << READ_ONLY_BIT;
         for attribute in &self.attributes {
             let bit = match attribute {
                 Attribute::Bit(bit) => Some(*bit).filter(|bit| *bit < 64),

@@ -39,7 +39,7 @@ const fn named(
 }
 
 /// Sources: UEFI specification; Discoverable Partitions Specification; fdisk(8).
-const TYPES: [NamedType; 28] = [
+const TYPES: [NamedType; 29] = [
     named(
         "esp",
         "c12a7328-f81f-11d2-ba4b-00a0c93ec93b",
@@ -141,6 +141,12 @@ const TYPES: [NamedType; 28] = [
         "b0e01050-ee5f-4390-949a-9101b17104e9",
         None,
         "Linux /usr (ARM-64)",
+    ),
+    named(
+        "linux-root-x86-64-verity",
+        "2c7357ed-ebd2-46d9-aec1-23d437ec2bf5",
+        None,
+        "Linux root verity (x86-64)",
     ),
     named(
         "linux-verity-x86-64",

@@ -1,4 +1,8 @@
-//! `folio check`: checks the file system in an image.
+//! `folio check`: checks the file system in an image, or verifies it against a root hash.
+//!
+//! `verity.rs` has the check against a root hash.
+
+mod verity;
 
 use crate::arguments::force_share::ForceShare;
 use crate::exit::{Exit, Failure, Outcome, explain};
@@ -37,6 +41,9 @@ confirmed on the terminal, or by --yes. Images of all formats are repaired in pl
 A journal with transactions is replayed in memory first, so that the check sees what a mount would see. With
 --no-replay the check reads the image as it is, like e2fsck -fn; it may then report errors that a mount would repair.
 
+With --root-hash, the check is that of dm-verity: every block of data, and of the hash tree over it, against the root
+hash. The file system, of any kind, is not looked at.
+
 Exit codes, as e2fsck's:
   0    no errors (there may be warnings)
   1    all errors were repaired
@@ -49,7 +56,9 @@ Examples:
   folio check --json disk.qcow2@2
   folio check --repair --yes disk.qcow2
   folio check --undo disk.qcow2.undo disk.qcow2
-  folio check --quiet disk.img && echo clean";
+  folio check --quiet disk.img && echo clean
+  folio check disk.img --root-hash HASH            the partitions whose UUIDs are the halves of HASH
+  folio check root.img --root-hash HASH --hash-file root.verity";
 
 /// Check all structures of a file system, and repair them
 #[derive(Args)]
@@ -78,6 +87,8 @@ pub(crate) struct Check {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    verity: verity::VerityOptions,
     #[command(flatten)]
     share: ForceShare,
 }
@@ -171,6 +182,14 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
             ..failure
         })?;
     let disk = open(check, session, &place).map_err(not_checked)?;
+    if let Some(root) = &check.verity.root_hash {
+        session.refuse_options()?;
+        let verified = verity::run(check, session, &place, &disk, root);
+        return verified.map_err(|failure| match failure.exit {
+            Exit::Failed | Exit::Image => not_checked(failure),
+            _ => failure,
+        });
+    }
     let name = place.image_name();
     let device = place
         .partition_number(&*disk)

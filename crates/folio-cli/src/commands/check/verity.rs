@@ -1,0 +1,226 @@
+//! `folio check --root-hash`: data and hash tree of dm-verity against a root hash.
+
+use super::{Check, FindingRecord};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::image::open_to_read;
+use crate::image_path::ImagePath;
+use crate::output::color::{self, FAILURE, paint};
+use crate::output::counted;
+use crate::session::Session;
+use crate::verity;
+use clap::Args;
+use folio::block::partition::{Partition, PartitionDevice, partitions};
+use folio::block::tools::verity::{
+    BLOCK_BYTES, RootHash, VerityArea, VerityMismatch, VerityReport, VeritySuperblock,
+    appended_data_blocks, verify,
+};
+use folio::block::{Device, FileSystemKind};
+use serde_json::json;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Options about a hash tree.
+#[derive(Args)]
+#[group(skip)]
+pub(super) struct VerityOptions {
+    /// Verify all data against this root hash of dm-verity, instead of the file system. The hash
+    /// tree is found by the UUIDs of partitions, or behind the data
+    #[arg(long, value_name = "HASH", value_parser = verity::root_hash,
+        conflicts_with_all = ["repair", "undo", "no_replay"])]
+    pub(super) root_hash: Option<RootHash>,
+    /// The hash tree is in this file or image
+    #[arg(long, value_name = "FILE", requires = "root_hash")]
+    hash_file: Option<PathBuf>,
+    /// Offset of the tree's superblock, in the hash file or the image
+    #[arg(long, value_name = "BYTES", requires = "root_hash")]
+    hash_offset: Option<u64>,
+}
+
+/// The data and the place of its hash tree.
+struct VerifiedData {
+    data: Arc<dyn Device>,
+    hash: Arc<dyn Device>,
+    offset: u64,
+}
+
+/// Runs the check.
+pub(super) fn run(
+    check: &Check,
+    session: &Session,
+    place: &ImagePath,
+    disk: &Arc<dyn Device>,
+    root: &RootHash,
+) -> Outcome {
+    let name = place.image_name();
+    let found = find(&check.verity, session, place, disk, root)?;
+    let blocks = found.data.len_bytes() / BLOCK_BYTES;
+    let report = verity::hashing(session, blocks, |options| {
+        verify(&*found.data, &*found.hash, found.offset, root, options)
+            .map_err(|error| error.at(name.clone()))
+    })?;
+    let shown = usize::try_from(check.findings).unwrap_or(usize::MAX);
+    let shown = report.mismatches.iter().take(shown);
+    if check.json {
+        let records: Vec<_> = shown.map(record).collect();
+        session.print_json_alone(&to_json(&name, root, &report, &records))?;
+    } else {
+        let mut out = std::io::stdout().lock();
+        let severity = paint(color::on_stdout(), FAILURE, "error");
+        for mismatch in shown {
+            writeln!(out, "{severity}: {}", text(mismatch))?;
+        }
+        if !session.quiet {
+            writeln!(out, "{name}: {}", summary(&report))?;
+        }
+    }
+    if report.is_clean() {
+        return Ok(());
+    }
+    Err(Failure::exiting(Exit::ErrorsLeft, String::new()))
+}
+
+fn find(
+    options: &VerityOptions,
+    session: &Session,
+    place: &ImagePath,
+    disk: &Arc<dyn Device>,
+    root: &RootHash,
+) -> Outcome<VerifiedData> {
+    let name = place.image_name();
+    let failed = |error: folio::Error| Failure::image(error.at(name.clone()));
+    let number = place.partition_number(&**disk).map_err(failed)?;
+    // A file system without a table may have bytes of a boot record before its superblock.
+    let is_whole = number.is_none() && FileSystemKind::of(&**disk).map_err(failed)?.is_some();
+    let table = if is_whole {
+        Vec::new()
+    } else {
+        partitions(&**disk).map_err(failed)?
+    };
+    let window = |partition: &Partition| -> Outcome<Arc<dyn Device>> {
+        let (start, len) = (partition.start_bytes, partition.len_bytes);
+        let window = PartitionDevice::new(disk.clone(), start, len).map_err(failed)?;
+        Ok(Arc::new(window))
+    };
+    let with_uuid = |half: &[u8]| {
+        let id = uuid::Uuid::from_slice(half).unwrap_or_default().to_string();
+        table.iter().find(move |partition| partition.uuid == id)
+    };
+    let chosen = match number {
+        Some(number) => table.iter().find(|partition| partition.number == number),
+        None => with_uuid(&root[..16]),
+    };
+    let data = match chosen {
+        Some(partition) => window(partition)?,
+        None if table.is_empty() => disk.clone(),
+        None => {
+            return Err(Failure::new(format!(
+                "{name}: the UUID of no partition is the first half of the root hash; name the \
+                 partition, as {name}@1"
+            )));
+        }
+    };
+    let offset = options.hash_offset;
+    if let Some(path) = &options.hash_file {
+        let (hash, offset) = (open_to_read(session, path)?, offset.unwrap_or(0));
+        return Ok(VerifiedData { data, hash, offset });
+    }
+    if let Some(offset) = offset {
+        let hash = data.clone();
+        return Ok(VerifiedData { data, hash, offset });
+    }
+    let hash = match with_uuid(&root[16..]) {
+        Some(partition) => Some(window(partition)?),
+        None => only_tree(&table, window).map_err(|failure| Failure {
+            exit: Exit::NotChecked,
+            ..failure
+        })?,
+    };
+    if let Some(hash) = hash {
+        let offset = 0;
+        return Ok(VerifiedData { data, hash, offset });
+    }
+    let appended = appended_data_blocks(data.len_bytes()).map(|blocks| blocks * BLOCK_BYTES);
+    match appended {
+        Some(offset) if VeritySuperblock::read(&*data, offset)?.is_some() => Ok(VerifiedData {
+            hash: data.clone(),
+            data,
+            offset,
+        }),
+        _ => Err(Failure::new(format!(
+            "{name}: found no hash tree; use --hash-file or --hash-offset"
+        ))),
+    }
+}
+
+/// Returns the only partition that has a hash tree.
+fn only_tree(
+    table: &[Partition],
+    window: impl Fn(&Partition) -> Outcome<Arc<dyn Device>>,
+) -> Outcome<Option<Arc<dyn Device>>> {
+    let mut found = None;
+    for partition in table {
+        let window = window(partition)?;
+        if VeritySuperblock::read(&*window, 0)?.is_some() && found.replace(window).is_some() {
+            return Ok(None);
+        }
+    }
+    Ok(found)
+}
+
+fn structure(area: VerityArea) -> &'static str {
+    match area {
+        VerityArea::Root => "verity-root",
+        VerityArea::Tree => "verity-tree",
+        _ => "verity-data",
+    }
+}
+
+fn text(mismatch: &VerityMismatch) -> String {
+    let block = mismatch.offset_bytes / mismatch.block_bytes;
+    let at = format!("block {block} at byte {}", mismatch.offset_bytes);
+    match mismatch.area {
+        VerityArea::Root => format!("top {at}: its digest is not the root hash"),
+        VerityArea::Tree => format!("hash {at}: its digest is not the one in the tree"),
+        _ => format!("data {at}: its digest is not the one in the tree"),
+    }
+}
+
+fn record(mismatch: &VerityMismatch) -> FindingRecord {
+    FindingRecord {
+        severity: "error",
+        structure: structure(mismatch.area),
+        group: None,
+        inode: None,
+        block: Some(mismatch.offset_bytes / mismatch.block_bytes),
+        message: text(mismatch),
+    }
+}
+
+fn to_json(
+    name: &str,
+    root: &RootHash,
+    report: &VerityReport,
+    findings: &[FindingRecord],
+) -> serde_json::Value {
+    json!({
+        "image": name,
+        "clean": report.is_clean(),
+        "complete": true,
+        "errors": report.mismatch_count,
+        "warnings": 0,
+        "findings": findings,
+        "findings_untold": report.mismatch_count - findings.len() as u64,
+        "verity": verity::to_json(&report.superblock, Some(root)),
+    })
+}
+
+fn summary(report: &VerityReport) -> String {
+    let verdict = match report.mismatch_count {
+        0 => "clean".to_owned(),
+        count => counted(count, "error"),
+    };
+    let data = counted(report.superblock.data_blocks, "data block");
+    let tree = counted(report.tree_blocks, "hash block");
+    format!("{verdict}; {data}, {tree}")
+}
