@@ -1,9 +1,18 @@
 //! `folio check`: checks the file system in an image, or verifies it against a root hash.
 //!
-//! `verity.rs` has the check against a root hash.
+//! ```text
+//!   mod.rs      the check of an ext4, and its repair
+//!     v
+//!   verity.rs   the check against a root hash
+//!     v
+//!   finding.rs  findings in JSON
+//! ```
 
+mod finding;
 mod verity;
 
+use self::finding::FindingRecord;
+use self::verity::{VerityCheck, VerityOptions};
 use crate::arguments::force_share::ForceShare;
 use crate::exit::{Exit, Failure, Outcome, explain};
 use crate::image::{Access, open_device, open_to_read};
@@ -18,7 +27,6 @@ use folio::ext4::{
     self, CheckFinding, CheckListener, CheckOptions, CheckPhase, CheckReport, RepairPlan, Severity,
 };
 use indicatif::{ProgressBar, ProgressStyle};
-use serde::Serialize;
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::fs::File;
@@ -88,23 +96,9 @@ pub(crate) struct Check {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    verity: verity::VerityOptions,
+    verity: VerityOptions,
     #[command(flatten)]
     share: ForceShare,
-}
-
-/// A finding, as JSON.
-#[derive(Serialize)]
-struct FindingRecord {
-    severity: &'static str,
-    structure: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    group: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    inode: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    block: Option<u64>,
-    message: String,
 }
 
 /// Prints findings as they occur, or collects them for JSON; updates the progress bar.
@@ -167,28 +161,18 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
         exit: Exit::NotChecked,
         ..failure
     };
-    let place = ImagePath::parse(&check.image)
-        .and_then(|place| {
-            if place.path.as_os_str() == "/" {
-                Ok(place)
-            } else {
-                Err(Failure::usage(format!(
-                    "{place}: the check covers a whole file system; omit the path"
-                )))
-            }
-        })
-        .map_err(|failure| Failure {
-            exit: Exit::CheckUsage,
-            ..failure
-        })?;
+    let place = place(check)?;
     let disk = open(check, session, &place).map_err(not_checked)?;
     if let Some(root) = &check.verity.root_hash {
         session.refuse_options()?;
-        let verified = verity::run(check, session, &place, &disk, root);
-        return verified.map_err(|failure| match failure.exit {
-            Exit::Failed | Exit::Image => not_checked(failure),
-            _ => failure,
-        });
+        let verity = VerityCheck {
+            options: &check.verity,
+            place: &place,
+            root,
+            findings_max: check.findings,
+            prints_json: check.json,
+        };
+        return verity.run(session, &disk);
     }
     let name = place.image_name();
     let device = place
@@ -238,6 +222,22 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
         plan,
     };
     repair.run(check, printer.lines.as_deref(), session)
+}
+
+/// Returns the image and the partition to check.
+fn place(check: &Check) -> Outcome<ImagePath> {
+    let place = ImagePath::parse(&check.image).and_then(|place| {
+        if place.path.as_os_str() == "/" {
+            return Ok(place);
+        }
+        Err(Failure::usage(format!(
+            "{place}: the check covers a whole file system; omit the path"
+        )))
+    });
+    place.map_err(|failure| Failure {
+        exit: Exit::CheckUsage,
+        ..failure
+    })
 }
 
 fn open(check: &Check, session: &Session, place: &ImagePath) -> Outcome<Arc<dyn Device>> {

@@ -1,6 +1,6 @@
 //! `folio check --root-hash`: data and hash tree of dm-verity against a root hash.
 
-use super::{Check, FindingRecord};
+use super::finding::FindingRecord;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::image::open_to_read;
 use crate::image_path::ImagePath;
@@ -15,6 +15,7 @@ use folio::block::tools::verity::{
     appended_data_blocks, verify,
 };
 use folio::block::{Device, FileSystemKind};
+use folio::{Errno, Error};
 use serde_json::json;
 use std::io::Write;
 use std::path::PathBuf;
@@ -44,123 +45,141 @@ struct VerifiedData {
     offset: u64,
 }
 
-/// Runs the check.
-pub(super) fn run(
-    check: &Check,
-    session: &Session,
-    place: &ImagePath,
-    disk: &Arc<dyn Device>,
-    root: &RootHash,
-) -> Outcome {
-    let name = place.image_name();
-    let found = find(&check.verity, session, place, disk, root)?;
-    let blocks = found.data.len_bytes() / BLOCK_BYTES;
-    let report = verity::hashing(session, blocks, |options| {
-        verify(&*found.data, &*found.hash, found.offset, root, options)
-            .map_err(|error| error.at(name.clone()))
-    })?;
-    let shown = usize::try_from(check.findings).unwrap_or(usize::MAX);
-    let shown = report.mismatches.iter().take(shown);
-    if check.json {
-        let records: Vec<_> = shown.map(record).collect();
-        session.print_json_alone(&to_json(&name, root, &report, &records))?;
-    } else {
+/// A check of an image against a root hash.
+pub(super) struct VerityCheck<'a> {
+    pub(super) options: &'a VerityOptions,
+    pub(super) place: &'a ImagePath,
+    pub(super) root: &'a RootHash,
+    pub(super) findings_max: u64,
+    pub(super) prints_json: bool,
+}
+
+impl VerityCheck<'_> {
+    /// Runs the check.
+    pub(super) fn run(&self, session: &Session, disk: &Arc<dyn Device>) -> Outcome {
+        let verified = self.verify(session, disk);
+        let report = verified.map_err(|failure| match failure.exit {
+            Exit::Failed | Exit::Image => Failure {
+                exit: Exit::NotChecked,
+                ..failure
+            },
+            _ => failure,
+        })?;
+        self.print(session, &report)?;
+        if report.is_clean() {
+            return Ok(());
+        }
+        Err(Failure::exiting(Exit::ErrorsLeft, String::new()))
+    }
+
+    fn verify(&self, session: &Session, disk: &Arc<dyn Device>) -> Outcome<VerityReport> {
+        let found = self.find(session, disk)?;
+        let blocks = found.data.len_bytes() / BLOCK_BYTES;
+        verity::hashing(session, blocks, |options| {
+            verify(&*found.data, &*found.hash, found.offset, self.root, options)
+                .map_err(|error| error.at(self.place.image_name()))
+        })
+    }
+
+    fn print(&self, session: &Session, report: &VerityReport) -> Outcome {
+        let name = self.place.image_name();
+        let shown = usize::try_from(self.findings_max).unwrap_or(usize::MAX);
+        let shown = report.mismatches.iter().take(shown);
+        if self.prints_json {
+            let records: Vec<_> = shown.map(record).collect();
+            return session.print_json_alone(&to_json(&name, self.root, report, &records));
+        }
         let mut out = std::io::stdout().lock();
         let severity = paint(color::on_stdout(), FAILURE, "error");
         for mismatch in shown {
             writeln!(out, "{severity}: {}", text(mismatch))?;
         }
         if !session.quiet {
-            writeln!(out, "{name}: {}", summary(&report))?;
+            writeln!(out, "{name}: {}", summary(report))?;
         }
+        Ok(())
     }
-    if report.is_clean() {
-        return Ok(());
+
+    /// Finds the data, and its hash tree: where the options say, by the UUIDs of partitions, in the
+    /// only partition with a tree, or behind the data.
+    fn find(&self, session: &Session, disk: &Arc<dyn Device>) -> Outcome<VerifiedData> {
+        let name = self.place.image_name();
+        let failed = |error: folio::Error| Failure::image(error.at(name.clone()));
+        let number = self.place.partition_number(&**disk).map_err(failed)?;
+        // A file system without a table may have bytes of a boot record before its superblock.
+        let is_whole = number.is_none() && FileSystemKind::of(&**disk).map_err(failed)?.is_some();
+        let table = if is_whole {
+            Vec::new()
+        } else {
+            partitions(&**disk).map_err(failed)?
+        };
+        let data = match number {
+            Some(number) => table.iter().find(|partition| partition.number == number),
+            None => with_uuid(&table, &self.root[..16]),
+        };
+        let data = match data {
+            Some(partition) => window(disk, partition).map_err(failed)?,
+            None if table.is_empty() => disk.clone(),
+            None => {
+                return Err(Failure::new(format!(
+                    "{name}: the UUID of no partition is the first half of the root hash; name \
+                     the partition, as {name}@1"
+                )));
+            }
+        };
+        let (hash, offset) = match (&self.options.hash_file, self.options.hash_offset) {
+            (Some(path), offset) => (open_to_read(session, path)?, offset.unwrap_or(0)),
+            (None, Some(offset)) => (data.clone(), offset),
+            (None, None) => self.find_tree(disk, &table, &data).map_err(failed)?,
+        };
+        Ok(VerifiedData { data, hash, offset })
     }
-    Err(Failure::exiting(Exit::ErrorsLeft, String::new()))
+
+    /// Returns the device with the hash tree of `data`, and the offset of its superblock.
+    fn find_tree(
+        &self,
+        disk: &Arc<dyn Device>,
+        table: &[Partition],
+        data: &Arc<dyn Device>,
+    ) -> folio::Result<(Arc<dyn Device>, u64)> {
+        let hash = match with_uuid(table, &self.root[16..]) {
+            Some(partition) => Some(window(disk, partition)?),
+            None => only_tree(disk, table)?,
+        };
+        if let Some(hash) = hash {
+            return Ok((hash, 0));
+        }
+        let blocks = appended_data_blocks(data.len_bytes());
+        if let Some(offset) = blocks.map(|blocks| blocks * BLOCK_BYTES)
+            && VeritySuperblock::read(&**data, offset)?.is_some()
+        {
+            return Ok((data.clone(), offset));
+        }
+        let what = "found no hash tree; use --hash-file or --hash-offset";
+        Err(Error::new(Errno::NODATA, what))
+    }
 }
 
-fn find(
-    options: &VerityOptions,
-    session: &Session,
-    place: &ImagePath,
-    disk: &Arc<dyn Device>,
-    root: &RootHash,
-) -> Outcome<VerifiedData> {
-    let name = place.image_name();
-    let failed = |error: folio::Error| Failure::image(error.at(name.clone()));
-    let number = place.partition_number(&**disk).map_err(failed)?;
-    // A file system without a table may have bytes of a boot record before its superblock.
-    let is_whole = number.is_none() && FileSystemKind::of(&**disk).map_err(failed)?.is_some();
-    let table = if is_whole {
-        Vec::new()
-    } else {
-        partitions(&**disk).map_err(failed)?
-    };
-    let window = |partition: &Partition| -> Outcome<Arc<dyn Device>> {
-        let (start, len) = (partition.start_bytes, partition.len_bytes);
-        let window = PartitionDevice::new(disk.clone(), start, len).map_err(failed)?;
-        Ok(Arc::new(window))
-    };
-    let with_uuid = |half: &[u8]| {
-        let id = uuid::Uuid::from_slice(half).unwrap_or_default().to_string();
-        table.iter().find(move |partition| partition.uuid == id)
-    };
-    let chosen = match number {
-        Some(number) => table.iter().find(|partition| partition.number == number),
-        None => with_uuid(&root[..16]),
-    };
-    let data = match chosen {
-        Some(partition) => window(partition)?,
-        None if table.is_empty() => disk.clone(),
-        None => {
-            return Err(Failure::new(format!(
-                "{name}: the UUID of no partition is the first half of the root hash; name the \
-                 partition, as {name}@1"
-            )));
-        }
-    };
-    let offset = options.hash_offset;
-    if let Some(path) = &options.hash_file {
-        let (hash, offset) = (open_to_read(session, path)?, offset.unwrap_or(0));
-        return Ok(VerifiedData { data, hash, offset });
-    }
-    if let Some(offset) = offset {
-        let hash = data.clone();
-        return Ok(VerifiedData { data, hash, offset });
-    }
-    let hash = match with_uuid(&root[16..]) {
-        Some(partition) => Some(window(partition)?),
-        None => only_tree(&table, window).map_err(|failure| Failure {
-            exit: Exit::NotChecked,
-            ..failure
-        })?,
-    };
-    if let Some(hash) = hash {
-        let offset = 0;
-        return Ok(VerifiedData { data, hash, offset });
-    }
-    let appended = appended_data_blocks(data.len_bytes()).map(|blocks| blocks * BLOCK_BYTES);
-    match appended {
-        Some(offset) if VeritySuperblock::read(&*data, offset)?.is_some() => Ok(VerifiedData {
-            hash: data.clone(),
-            data,
-            offset,
-        }),
-        _ => Err(Failure::new(format!(
-            "{name}: found no hash tree; use --hash-file or --hash-offset"
-        ))),
-    }
+/// Returns the partition whose UUID is half of a root hash.
+fn with_uuid<'a>(table: &'a [Partition], half: &[u8]) -> Option<&'a Partition> {
+    let id = uuid::Uuid::from_slice(half).ok()?.to_string();
+    table.iter().find(|partition| partition.uuid == id)
+}
+
+fn window(disk: &Arc<dyn Device>, partition: &Partition) -> folio::Result<Arc<dyn Device>> {
+    let (start, len) = (partition.start_bytes, partition.len_bytes);
+    let window = PartitionDevice::new(disk.clone(), start, len)?;
+    Ok(Arc::new(window))
 }
 
 /// Returns the only partition that has a hash tree.
 fn only_tree(
+    disk: &Arc<dyn Device>,
     table: &[Partition],
-    window: impl Fn(&Partition) -> Outcome<Arc<dyn Device>>,
-) -> Outcome<Option<Arc<dyn Device>>> {
+) -> folio::Result<Option<Arc<dyn Device>>> {
     let mut found = None;
     for partition in table {
-        let window = window(partition)?;
+        let window = window(disk, partition)?;
         if VeritySuperblock::read(&*window, 0)?.is_some() && found.replace(window).is_some() {
             return Ok(None);
         }

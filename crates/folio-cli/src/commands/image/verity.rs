@@ -1,4 +1,4 @@
-//! `folio image verity`: the hash tree of dm-verity for an image, behind it or in a file of its own.
+//! `folio image verity`: the hash tree of dm-verity, behind an image or in a file of its own.
 
 use crate::exit::{Failure, Outcome};
 use crate::identity::IdentitySource;
@@ -113,7 +113,7 @@ fn beside(
     if len_bytes == 0 || !len_bytes.is_multiple_of(BLOCK_BYTES) {
         let whole = len_bytes.next_multiple_of(BLOCK_BYTES).max(BLOCK_BYTES);
         return Err(Failure::usage(format!(
-            "{name}: {len_bytes} bytes are no whole blocks of {BLOCK_BYTES}; use folio image \
+            "{name}: {len_bytes} bytes, but a hash tree needs whole blocks of {BLOCK_BYTES}; use folio image \
              resize {name} {whole}, or append the tree"
         )));
     }

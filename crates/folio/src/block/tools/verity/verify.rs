@@ -80,7 +80,7 @@ impl VerityReport {
 ///
 /// ENODATA without a superblock, EINVAL if the data leaves its device, EUCLEAN if the tree does,
 /// EINTR if the work was canceled, those of [`VeritySuperblock::read`]; else the devices' errors.
-/// Mismatches are no errors, but reported.
+/// A mismatch is not an error: the report has it.
 ///
 /// veritysetup: `verify`.
 pub fn verify(
