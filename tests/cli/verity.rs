@@ -312,10 +312,25 @@ fn invalid_verity_specification_is_refused() {
     ] {
         let spec = SPEC.replacen(from, to, 1);
         assert_ne!(spec, SPEC);
-        let dir = fixture(&spec);
-        dir.fails(&["disk", "create", "new.img", "spec.toml"], 2, words);
-        assert!(!dir.path("new.img").exists());
+        refused(&spec, words);
     }
+    let tree = SPEC.split("\n\n").nth(1).unwrap();
+    refused(&format!("{SPEC}\n{tree}"), "has a hash tree already");
+    let of_tree = tree.replace("\"root\"", "\"root-verity\"");
+    refused(&format!("{SPEC}\n{of_tree}"), "is a hash tree itself");
+    let data = SPEC.split("\n\n").next().unwrap();
+    refused(
+        &format!("{data}{SPEC}"),
+        "several partitions have this label",
+    );
+}
+
+/// Asserts that no disk is made by a specification.
+#[track_caller]
+fn refused(spec: &str, words: &str) {
+    let dir = fixture(spec);
+    dir.fails(&["disk", "create", "new.img", "spec.toml"], 2, words);
+    assert!(!dir.path("new.img").exists());
 }
 
 #[test]

@@ -102,7 +102,7 @@
 //! | `hostfs` | directories of the host as file systems ([`Fs::host`]) |
 //! | `squashfs` | squashfs, read only (the crate backhand) |
 //! | `erofs` | erofs, read only (the crate erofs-rs) |
-//! | `verity` | hash trees of dm-verity ([`block::tools::verity`]) |
+//! | `verity` | hash trees of dm-verity (`block::tools::verity`) |
 //!
 //! # Limits
 //!

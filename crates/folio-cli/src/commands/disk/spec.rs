@@ -64,9 +64,8 @@ pub(super) struct PartitionSpec {
     pub(super) filesystem_label: String,
     #[serde(default)]
     pub(super) filesystem_uuid: Option<String>,
-    /// The partition that a hash tree verifies.
     #[serde(default)]
-    pub(super) verity_data: Option<PartitionName>,
+    pub(super) verity_data: Option<DataPartition>,
     #[serde(default)]
     pub(super) salt: Option<String>,
     #[serde(default)]
@@ -109,10 +108,10 @@ pub(super) enum ContentFormat {
     VeritySignature,
 }
 
-/// The label or the number of a partition.
+/// The partition that a hash tree verifies, by number or label.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
-pub(super) enum PartitionName {
+pub(super) enum DataPartition {
     Number(usize),
     Label(String),
 }
@@ -146,7 +145,7 @@ const ATTRIBUTES: [(&str, u32); 7] = [
     ("no-auto", 63),
 ];
 
-impl fmt::Display for PartitionName {
+impl fmt::Display for DataPartition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Number(number) => number.fmt(f),

@@ -2,7 +2,7 @@
 //!
 //! Source: the Discoverable Partitions Specification.
 
-use super::spec::{ContentFormat, PartitionName, PartitionSpec};
+use super::spec::{ContentFormat, DataPartition, PartitionSpec};
 use crate::exit::{Failure, Outcome};
 use crate::identity::IdentitySource;
 use crate::output::io_reason;
@@ -50,16 +50,7 @@ impl TreePartition {
                         that it verifies";
             return Err(Failure::usage(text));
         };
-        let earlier = &partitions[..hash];
-        let found = match name {
-            PartitionName::Number(number) => number.checked_sub(1).filter(|data| *data < hash),
-            PartitionName::Label(label) => earlier.iter().position(|data| data.label == *label),
-        };
-        let Some(data) = found else {
-            return Err(Failure::usage(format!(
-                "verity-data {name}: an earlier partition has no such label or number"
-            )));
-        };
+        let data = data_partition(&partitions[..hash], name)?;
         let salt = spec.salt.as_deref().map(verity::salt).transpose();
         let id = spec.filesystem_uuid.as_deref().map(uuid).transpose();
         Ok(Some(Self {
@@ -158,6 +149,34 @@ impl TreePartition {
         object["hash_partition"] = json!(self.hash + 1);
         object["kernel_command_line"] = json!(self.kernel_argument(table, &tree.root_hash));
         object
+    }
+}
+
+/// Returns the index of the partition that a hash tree verifies, one of those before it.
+fn data_partition(earlier: &[PartitionSpec], name: &DataPartition) -> Outcome<usize> {
+    let refuse = |what: &str| Err(Failure::usage(format!("verity-data {name}: {what}")));
+    let mut found = (0..earlier.len()).filter(|index| is_named(earlier, *index, name));
+    let data = match (found.next(), found.next()) {
+        (Some(only), None) => only,
+        (Some(_), Some(_)) => return refuse("several partitions have this label"),
+        (None, _) => return refuse("an earlier partition has no such label or number"),
+    };
+    // The UUID of a partition can be half of one root hash only.
+    if earlier[data].format == ContentFormat::Verity {
+        return refuse("the partition is a hash tree itself");
+    }
+    let mut trees = earlier.iter().filter_map(|tree| tree.verity_data.as_ref());
+    if trees.any(|other| is_named(earlier, data, other)) {
+        return refuse("the partition has a hash tree already");
+    }
+    Ok(data)
+}
+
+/// Whether `name` is that of partition `index`.
+fn is_named(partitions: &[PartitionSpec], index: usize, name: &DataPartition) -> bool {
+    match name {
+        DataPartition::Number(number) => *number == index + 1,
+        DataPartition::Label(label) => partitions[index].label == *label,
     }
 }
 
