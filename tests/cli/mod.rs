@@ -39,6 +39,7 @@ mod select;
 mod shell;
 mod tar;
 mod terminal;
+mod verity;
 
 use crate::support;
 

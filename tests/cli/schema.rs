@@ -49,7 +49,13 @@ const RUNS: &[(&str, &str, i32)] = &[
     ("trim", "disk.qcow2", 0),
     ("diff", "disk.img disk.qcow2", 0),
     ("diff", "disk.img:/tree packed.qcow2", 1),
+    ("disk create", "verified.img verified.toml", 0),
+    ("disk list", "verified.img", 0),
     ("disk list", "parts.img", 0),
+    ("info", "verified.img", 0),
+    ("info", "verified.img@2", 0),
+    ("image verity", "--salt 00 zeros zeros.tree", 0),
+    ("check", ZEROS, 0),
     ("disk grow", "parts.img", 0),
     ("image info", "disk.img", 0),
     ("image info", "disk.qcow2", 0),
@@ -78,6 +84,9 @@ const RUNS: &[(&str, &str, i32)] = &[
     ("bench read", "--quick tree", 0),
     ("bench compare", "bench.json bench.json", 0),
 ];
+
+/// The check of a file of 16 KiB of zeros, with the root hash that veritysetup gives it.
+const ZEROS: &str = "zeros --hash-file zeros.tree --root-hash 7c5586f11c1ef8dc5b0e9c413432e4e72c2cc227a639b0c3f7c1f29ab231d33d";
 
 /// An exit code that depends on the machine.
 const ANY: i32 = -1;
@@ -216,6 +225,10 @@ fn images() -> TestDir {
     let spec = "[[partition]]\ntype = 'linux'\nlabel = 'a'\nsize = '4M'\nformat = 'ext4'\n";
     std::fs::write(dir.path("spec.toml"), spec).unwrap();
     dir.ok(&["disk", "create", "parts.img", "spec.toml"]);
+    let tree =
+        "\n[[partition]]\ntype = 'linux-root-arm64-verity'\nformat = 'verity'\nverity-data = 1\n";
+    std::fs::write(dir.path("verified.toml"), format!("{spec}{tree}")).unwrap();
+    std::fs::write(dir.path("zeros"), [0; 16 << 10]).unwrap();
     std::fs::copy(dir.path("disk.img"), dir.path("damaged.img")).unwrap();
     let measured = dir
         .command(&["bench", "read", "--quick", "--json", "tree"])

@@ -111,7 +111,12 @@ fn search_path() -> std::ffi::OsString {
 
 #[test]
 fn build_document_commands_succeed() {
-    requires!(tool("skopeo"), tool("zstd"));
+    requires!(
+        tool("skopeo"),
+        tool("zstd"),
+        tool("jq"),
+        tool("veritysetup")
+    );
     let document = std::fs::read_to_string(repository().join("docs/build.md")).unwrap();
     let lines = blocks(&document, "sh");
     let scratch = TempDir::new().unwrap();

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// Program, Debian package.
-const PROGRAMS: [(&str, &str); 53] = [
+const PROGRAMS: [(&str, &str); 58] = [
     ("e2fsck", "e2fsprogs"),
     ("mke2fs", "e2fsprogs"),
     ("debugfs", "e2fsprogs"),
@@ -60,6 +60,11 @@ const PROGRAMS: [(&str, &str); 53] = [
     ("fio", "fio"),
     ("fusermount3", "fuse3"),
     ("newuidmap", "uidmap"),
+    ("veritysetup", "cryptsetup-bin"),
+    ("systemd-dissect", "systemd-container"),
+    ("systemd-repart", "systemd"),
+    ("openssl", "openssl"),
+    ("jq", "jq"),
 ];
 
 /// Test suites that are crates, and their versions.

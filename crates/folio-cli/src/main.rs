@@ -13,6 +13,7 @@
 //!   remote_share, remount, serving, ready, sandbox           commands that serve until a signal
 //!   new_erofs      any source into an EROFS
 //!   new_file_system, file_system_resize       of ext4       image_chain    of qcow2
+//!   verity         hash trees of dm-verity    identity      UUIDs that are not given
 //!     v
 //!   image, source  an opened image or directory: device, kernel, process      walk   trees in images
 //!     v
@@ -46,6 +47,7 @@ mod exit;
 mod file_system_resize;
 mod global_options;
 mod hints;
+mod identity;
 mod image;
 mod image_chain;
 mod image_name;
@@ -85,6 +87,7 @@ mod unmount_process;
 mod unpacking;
 mod user_command;
 mod value_parsers;
+mod verity;
 mod volumes;
 mod walk;
 mod warm_engine;

@@ -90,7 +90,7 @@
 //!
 //! # Features
 //!
-//! All but the last two are on by default. `default-features = false` leaves raw images, ext4,
+//! All but the last three are on by default. `default-features = false` leaves raw images, ext4,
 //! ramfs and tmpfs, and builds no C code.
 //!
 //! | feature | adds |
@@ -102,6 +102,7 @@
 //! | `hostfs` | directories of the host as file systems ([`Fs::host`]) |
 //! | `squashfs` | squashfs, read only (the crate backhand) |
 //! | `erofs` | erofs, read only (the crate erofs-rs) |
+//! | `verity` | hash trees of dm-verity (`block::tools::verity`) |
 //!
 //! # Limits
 //!

@@ -259,7 +259,10 @@ pub(crate) fn with_room(
         } else {
             least.inodes_beyond_default(len_bytes)
         },
-        block_size: fitting.block_size.filter(|_| is_tight),
+        block_size: fitting
+            .block_size
+            .filter(|_| is_tight)
+            .or(options.block_size),
         reserved_percent: 0.0,
         ..options
     }

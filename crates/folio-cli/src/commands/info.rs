@@ -7,6 +7,7 @@ use crate::image_path::{ImagePath, contents_name};
 use crate::output::color::heading;
 use crate::output::{counted, date_text, human, printable, stamp};
 use crate::session::Session;
+use crate::verity::{FoundTree, hex};
 use clap::Args;
 use folio::block::partition::{PartitionDevice, PartitionTable};
 use folio::block::tools::ImageInfo;
@@ -58,6 +59,8 @@ struct ImageReport {
 /// What a disk or partition holds.
 enum Contents {
     FileSystem(SuperblockSummary),
+    /// A hash tree of dm-verity.
+    Tree(FoundTree),
     /// The name of another format.
     Other(&'static str),
     Unknown,
@@ -139,6 +142,9 @@ fn contents(device: &Arc<dyn Device>) -> folio::Result<Contents> {
     if FileSystemKind::of(&**device)? == Some(FileSystemKind::Ext4) {
         return ext4::summarize(device).map(Contents::FileSystem);
     }
+    if let Some(tree) = FoundTree::of(&**device) {
+        return Ok(Contents::Tree(tree));
+    }
     Ok(contents_name(device)?.map_or(Contents::Unknown, Contents::Other))
 }
 
@@ -158,7 +164,14 @@ impl Contents {
     fn file_system(&self) -> Option<&SuperblockSummary> {
         match self {
             Self::FileSystem(summary) => Some(summary),
-            Self::Other(_) | Self::Unknown => None,
+            Self::Tree(_) | Self::Other(_) | Self::Unknown => None,
+        }
+    }
+
+    fn tree(&self) -> Option<&FoundTree> {
+        match self {
+            Self::Tree(tree) => Some(tree),
+            _ => None,
         }
     }
 
@@ -166,6 +179,7 @@ impl Contents {
     fn name(&self) -> &'static str {
         match self {
             Self::FileSystem(summary) => summary.type_name,
+            Self::Tree(_) => "a verity tree",
             Self::Other(name) => name,
             Self::Unknown => "",
         }
@@ -191,6 +205,8 @@ fn to_json(report: &ImageReport) -> Value {
     );
     put("contents", report.whole.name().into());
     put("file_system", report.file_system().map(summary_json).into());
+    let tree = report.whole.tree();
+    put("verity", tree.map(FoundTree::to_json).into());
     object.into()
 }
 
@@ -208,6 +224,9 @@ fn table_json(report: &ImageReport, table: &PartitionTable) -> Value {
         });
         if let Some(contents) = report.contents.get(index) {
             object["contents"] = contents.name().into();
+            if let Some(tree) = contents.tree() {
+                object["verity"] = tree.to_json();
+            }
             if let Some(summary) = contents.file_system() {
                 object["file_system_uuid"] = field_json(summary, "Filesystem UUID");
                 object["file_system_label"] = field_json(summary, "Filesystem volume name");
@@ -277,6 +296,16 @@ fn to_text(report: &ImageReport) -> String {
         "" if report.table.is_none() => line("Contents", "unknown".to_owned()),
         "" => {}
         name => line("Contents", name.to_owned()),
+    }
+    if let Some(tree) = report.whole.tree() {
+        let superblock = &tree.superblock;
+        line("Verity UUID", uuid_text(&superblock.uuid));
+        line("Data blocks", superblock.data_blocks.to_string());
+        line("Data block size", superblock.data_block_bytes.to_string());
+        line("Hash block size", superblock.hash_block_bytes.to_string());
+        line("Salt", hex(&superblock.salt));
+        let root_hash = tree.root_hash.map(|root| hex(&root));
+        line("Root hash", root_hash.unwrap_or_default());
     }
     if let Some(table) = &report.table {
         text.push_str(&partitions_text(report, table));

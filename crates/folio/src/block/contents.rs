@@ -8,7 +8,7 @@ use std::fmt;
 const HEAD_BYTES: usize = 128 << 10;
 
 /// Format, offset of its magic number, the magic number.
-const MAGICS: [(&str, usize, &[u8]); 25] = [
+const MAGICS: [(&str, usize, &[u8]); 26] = [
     ("xfs", 0, b"XFSB"),
     ("btrfs", 0x10040, b"_BHRfS_M"),
     ("f2fs", 1024, &[0x10, 0x20, 0xF5, 0xF2]),
@@ -25,6 +25,7 @@ const MAGICS: [(&str, usize, &[u8]); 25] = [
     ("fat", 54, b"FAT1"),
     ("fat", 82, b"FAT32   "),
     ("swap", 4086, b"SWAPSPACE2"),
+    ("a verity tree", 0, b"verity\0\0"),
     ("a LUKS volume", 0, b"LUKS\xBA\xBE"),
     ("an LVM volume", 536, b"LVM2 001"),
     ("a VMDK image", 0, b"KDMV"),

@@ -1,15 +1,19 @@
-//! `folio check`: checks the file system in an image.
+//! `folio check`: checks the file system in an image, or verifies it against a root hash.
 //!
 //! ```text
-//!   mod.rs        options, the check and the repair of an ext4
-//!   erofs.rs      the check of an EROFS
-//!   findings.rs   findings and progress on the terminal
+//!   mod.rs      the check of an ext4, and its repair
+//!     |-- erofs.rs    the check of an EROFS
+//!     |-- verity.rs   the check against a root hash
+//!     v
+//!   findings.rs   findings on the terminal and in JSON, and progress
 //! ```
 
 #[cfg(feature = "squashfs-erofs")]
 mod erofs;
 mod findings;
+mod verity;
 
+use self::verity::{VerityCheck, VerityOptions};
 use crate::arguments::force_share::ForceShare;
 use crate::exit::{Exit, Failure, Outcome, explain};
 use crate::image::{Access, open_device, open_to_read};
@@ -44,6 +48,9 @@ A journal with transactions is replayed in memory first, so that the check sees 
 An EROFS is checked like fsck.erofs --extract does: names, links, places, attributes, and that compressed contents decode.
 It is not repaired.
 
+With --root-hash, the check is that of dm-verity: every block of data, and of the hash tree over it, against the root
+hash. The file system, of any kind, is not looked at.
+
 Exit codes, as e2fsck's:
   0    no errors (there may be warnings)
   1    all errors were repaired
@@ -57,7 +64,9 @@ Examples:
   folio check root.erofs
   folio check --repair --yes disk.qcow2
   folio check --undo disk.qcow2.undo disk.qcow2
-  folio check --quiet disk.img && echo clean";
+  folio check --quiet disk.img && echo clean
+  folio check disk.img --root-hash HASH            the partitions whose UUIDs are the halves of HASH
+  folio check root.img --root-hash HASH --hash-file root.verity";
 
 /// Check all structures of a file system, and repair them
 #[derive(Args)]
@@ -87,6 +96,8 @@ pub(crate) struct Check {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    verity: VerityOptions,
+    #[command(flatten)]
     share: ForceShare,
 }
 
@@ -96,21 +107,19 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
         exit: Exit::NotChecked,
         ..failure
     };
-    let place = ImagePath::parse(&check.image)
-        .and_then(|place| {
-            if place.path.as_os_str() == "/" {
-                Ok(place)
-            } else {
-                Err(Failure::usage(format!(
-                    "{place}: the check covers a whole file system; omit the path"
-                )))
-            }
-        })
-        .map_err(|failure| Failure {
-            exit: Exit::CheckUsage,
-            ..failure
-        })?;
+    let place = place(check)?;
     let disk = open(check, session, &place).map_err(not_checked)?;
+    if let Some(root) = &check.verity.root_hash {
+        session.refuse_options()?;
+        let verity = VerityCheck {
+            options: &check.verity,
+            place: &place,
+            root,
+            findings_max: check.findings,
+            prints_json: check.json,
+        };
+        return verity.run(session, &disk);
+    }
     let name = place.image_name();
     let device = place
         .partition_number(&*disk)
@@ -173,6 +182,22 @@ fn check_device(
         return ext4::plan_repair(device, options, printer).map(Checked::Planned);
     }
     ext4::check(device, options, printer).map(Checked::Reported)
+}
+
+/// Returns the image and the partition to check.
+fn place(check: &Check) -> Outcome<ImagePath> {
+    let place = ImagePath::parse(&check.image).and_then(|place| {
+        if place.path.as_os_str() == "/" {
+            return Ok(place);
+        }
+        Err(Failure::usage(format!(
+            "{place}: the check covers a whole file system; omit the path"
+        )))
+    });
+    place.map_err(|failure| Failure {
+        exit: Exit::CheckUsage,
+        ..failure
+    })
 }
 
 fn open(check: &Check, session: &Session, place: &ImagePath) -> Outcome<Arc<dyn Device>> {

@@ -1,15 +1,16 @@
 //! `folio disk add`: one more partition in the free space of a disk.
 
 use super::content::Content;
-use super::identity::IdentitySource;
 use super::layout::new_partition;
 use super::spec::{ALIGNMENT, ContentFormat, PartitionSpec};
 use crate::arguments::ownership::Ownership;
 use crate::exit::{Failure, Outcome};
+use crate::identity::IdentitySource;
 use crate::image::{Access, open_device};
 use crate::image_path::ImagePath;
 use crate::output::human;
 use crate::session::Session;
+use crate::value_parsers::uuid;
 use clap::Args;
 use folio::block;
 use folio_tree::NewSize;
@@ -24,7 +25,8 @@ Without --size the partition fills the largest free space.
 Examples:
   folio disk add disk.img --type linux --label data --size 1G --format ext4
   folio disk add disk.qcow2 --type linux --format ext4 --source ./data --size auto+20%
-  folio disk add disk.qcow2 --type linux-root-x86-64 --format ext4 --source oci:layout:app --size auto";
+  folio disk add disk.qcow2 --type linux-root-x86-64 --format ext4 --source oci:layout:app --size auto
+  folio disk add disk.img --type linux-root-x86-64-verity-sig --format verity-signature --source root.sig --size auto";
 
 /// Add a partition to a disk image
 #[derive(Args)]
@@ -51,7 +53,8 @@ pub(super) struct Add {
     #[arg(long, value_enum, default_value = "none")]
     format: ContentFormat,
     /// What to fill it with: a directory, a tar archive or a container image (oci:DIR:TAG,
-    /// docker-archive:FILE, registry:NAME:TAG) for a file system, a file for raw
+    /// docker-archive:FILE, registry:NAME:TAG) for a file system, a file for raw, JSON with
+    /// rootHash, certificateFingerprint and signature for verity-signature
     #[arg(long, value_name = "SOURCE")]
     source: Option<PathBuf>,
     /// The container image of this platform, e.g. linux/arm64
@@ -93,7 +96,7 @@ pub(super) fn run(add: &Add, session: &Session) -> Outcome {
     let disk = open_device(&place.image, Access::Write)?;
     let free = block::partition::free_space(&*disk).map_err(failed)?;
     let table = block::partition::partition_table(&*disk).map_err(failed)?;
-    let sector = table.map_or(512, |table| table.sector_bytes);
+    let sector = table.as_ref().map_or(512, |table| table.sector_bytes);
     let wanted = match spec.size()? {
         None => None,
         Some(NewSize::Bytes(bytes)) => Some(bytes.next_multiple_of(sector)),
@@ -102,6 +105,9 @@ pub(super) fn run(add: &Add, session: &Session) -> Outcome {
     let (start, len) = find_place(&free, spec.start()?, wanted)
         .ok_or_else(|| Failure::new(format!("{name}: no free space that is large enough")))?;
     content.check_len(len)?;
+    let ids = table.iter().flat_map(|table| &table.partitions);
+    let ids: Vec<_> = ids.filter_map(|known| uuid(&known.uuid).ok()).collect();
+    content.check_signed(&ids)?;
     let partition = new_partition(&spec, start, len, "", 0)?;
     // The table gets the partition last, so that it has no incomplete one after a failure.
     let addition = block::partition::PartitionAddition::new(&*disk, &partition).map_err(failed)?;

@@ -3,12 +3,13 @@
 //!
 //! [`ContentSource`] is the one place that knows kinds of sources.
 
-use super::identity::IdentitySource;
 use super::spec::{ContentFormat, PartitionSpec};
 use super::swap;
+use super::verity::{SIGNATURE_BYTES, check_signed, read_signature};
 use crate::arguments::new_image::{add_contents, fills, fitting_size, with_room};
 use crate::arguments::ownership::finish_rules;
 use crate::exit::{Failure, Outcome};
+use crate::identity::IdentitySource;
 use crate::image::{Access, Image};
 use crate::image_path::ImagePath;
 use crate::new_file_system::format_device;
@@ -21,6 +22,7 @@ use crate::unpacking::ArchiveSource;
 use crate::value_parsers::uuid;
 use folio::block::Device;
 use folio::block::partition::{NewPartition, PartitionDevice};
+use folio::block::tools::verity::{BLOCK_BYTES, RootHash};
 use folio::ext4::{ExtraSpace, FormatOptions, LeastSize};
 use folio::fat::{self, FatOptions, FatWidth};
 use folio_tree::oci::Reference;
@@ -57,6 +59,10 @@ pub(super) struct Content {
     rules: OwnerRules,
     /// What an automatic size of an ext4 is made of.
     least: OnceCell<LeastSize>,
+    /// The root hash that its signature is of.
+    signed: Option<RootHash>,
+    /// Bytes per block of an ext4; `None` for the default.
+    block_size: Option<u32>,
 }
 
 impl ContentSource {
@@ -104,12 +110,25 @@ impl Content {
             let path = spec.source.as_deref().unwrap_or(Path::new("")).display();
             Err(Failure::usage(format!("{path}: {what}")))
         };
+        let mut signed = None;
         match (spec.format, &source) {
             (ContentFormat::Raw, ContentSource::Nothing) => {
                 return Err(Failure::usage("format \"raw\" needs a source"));
             }
             (ContentFormat::Raw, ContentSource::Tree(_) | ContentSource::Archive(..)) => {
                 return refuse("is not a file: format \"raw\" needs one");
+            }
+            (ContentFormat::VeritySignature, ContentSource::File(path, len)) => {
+                signed = Some(read_signature(path, *len)?);
+            }
+            (
+                ContentFormat::VeritySignature,
+                ContentSource::Tree(_) | ContentSource::Archive(..),
+            ) => {
+                return refuse("is not a file: format \"verity-signature\" needs one");
+            }
+            (ContentFormat::Verity, source) if !matches!(source, ContentSource::Nothing) => {
+                return refuse("format \"verity\" has no source, but verity-data");
             }
             (ContentFormat::None | ContentFormat::Swap, source)
                 if !matches!(source, ContentSource::Nothing) =>
@@ -125,7 +144,31 @@ impl Content {
             uuid: spec.filesystem_uuid.clone(),
             rules,
             least: OnceCell::new(),
+            signed,
+            block_size: None,
         })
+    }
+
+    /// Returns the same content for a partition with a hash tree: dm-verity has logical blocks of
+    /// 4096 bytes, and the kernel mounts no file system with smaller ones on it.
+    pub(super) fn verified(self) -> Outcome<Self> {
+        match self.format {
+            ContentFormat::Ext4 => Ok(Self {
+                block_size: Some(BLOCK_BYTES as u32),
+                ..self
+            }),
+            ContentFormat::Fat32 | ContentFormat::Fat16 => Err(Failure::usage(
+                "a FAT here has sectors of 512 bytes: dm-verity needs 4096, as ext4 has",
+            )),
+            _ => Ok(self),
+        }
+    }
+
+    /// Refuses a signature of another root hash than one that the UUIDs of the partitions, `ids`,
+    /// are halves of.
+    pub(super) fn check_signed(&self, ids: &[[u8; 16]]) -> Outcome {
+        let signed = self.signed.as_ref();
+        signed.map_or(Ok(()), |root| check_signed(root, ids))
     }
 
     /// Refuses a partition of `len_bytes` bytes before it is made.
@@ -148,25 +191,27 @@ impl Content {
             label: self.label.clone(),
             uuid: Some(self.file_system_uuid(identity)?),
             clock: clock(),
+            block_size: self.block_size,
             ..FormatOptions::default()
         })
     }
 
     /// Returns the least size in bytes, and `extra` space.
     pub(super) fn size(&self, session: &Session, extra: ExtraSpace) -> Outcome<u64> {
-        let with_extra = |bytes: u64| match extra {
-            ExtraSpace::None => bytes,
-            ExtraSpace::Percent(percent) => bytes + bytes / 100 * u64::from(percent),
-            ExtraSpace::Bytes(more) => bytes.saturating_add(more),
-        };
+        let with_extra = |bytes: u64| with_extra(bytes, extra);
         let fat_bytes_min = match self.format {
             ContentFormat::Fat32 => FAT32_BYTES_MIN,
             _ => FAT16_BYTES_MIN,
         };
         match (self.format, &self.source) {
+            (ContentFormat::VeritySignature, _) => Ok(with_extra(SIGNATURE_BYTES)),
             (_, ContentSource::File(_, len)) => Ok(with_extra(*len)),
             (ContentFormat::Ext4, _) => {
-                let least = self.least_ext4(session, extra, FormatOptions::default())?;
+                let options = FormatOptions {
+                    block_size: self.block_size,
+                    ..FormatOptions::default()
+                };
+                let least = self.least_ext4(session, extra, options)?;
                 let least = least.ok_or_else(no_size)?;
                 let len_bytes = least.len_bytes;
                 // An automatic size is computed once.
@@ -252,11 +297,12 @@ impl Content {
         let window = PartitionDevice::new(disk.clone(), start_bytes, len_bytes).map_err(failed)?;
         let window: Arc<dyn Device> = Arc::new(window);
         match self.format {
-            ContentFormat::None => return Ok(()),
+            // A hash tree comes after the partition that it verifies.
+            ContentFormat::None | ContentFormat::Verity => return Ok(()),
             ContentFormat::Swap => {
                 return swap::format(&*window, &self.label, self.file_system_uuid(identity)?);
             }
-            ContentFormat::Raw => {
+            ContentFormat::Raw | ContentFormat::VeritySignature => {
                 let ContentSource::File(path, _) = &self.source else {
                     return Ok(());
                 };
@@ -333,6 +379,15 @@ impl Content {
                     "invalid volume number {text:?}: expected 8 hexadecimal digits (e.g. 1A2B-3C4D)"
                 ))
             })
+    }
+}
+
+/// Returns a size with more space.
+pub(super) fn with_extra(bytes: u64, extra: ExtraSpace) -> u64 {
+    match extra {
+        ExtraSpace::None => bytes,
+        ExtraSpace::Percent(percent) => bytes + bytes / 100 * u64::from(percent),
+        ExtraSpace::Bytes(more) => bytes.saturating_add(more),
     }
 }
 

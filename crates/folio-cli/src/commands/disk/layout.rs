@@ -1,9 +1,10 @@
 //! Offsets and sizes of partitions, and identities that are not specified.
 
-use super::content::Content;
-use super::identity::IdentitySource;
+use super::content::{Content, with_extra};
 use super::spec::{ALIGNMENT, DiskSpec, PartitionSpec};
+use super::verity::TreePartition;
 use crate::exit::{Failure, Outcome};
+use crate::identity::IdentitySource;
 use crate::session::Session;
 use crate::value_parsers::uuid;
 use folio::block::partition::{NewPartition, NewPartitionTable, TableScheme};
@@ -18,6 +19,8 @@ pub(super) struct DiskLayout {
     pub(super) len_bytes: u64,
     pub(super) table: NewPartitionTable,
     pub(super) contents: Vec<Content>,
+    /// The hash tree of each partition that is one.
+    pub(super) trees: Vec<Option<TreePartition>>,
 }
 
 impl DiskLayout {
@@ -28,9 +31,18 @@ impl DiskLayout {
         let mut at = alignment.max(NewPartitionTable::usable(scheme, sector, 0).start);
         at = at.next_multiple_of(alignment);
         let (mut partitions, mut contents) = (Vec::new(), Vec::new());
+        let trees = trees(&spec.partitions)?;
         for (index, partition) in spec.partitions.iter().enumerate() {
             let of = |failure: Failure| in_partition(failure, index + 1);
-            let content = Content::new(session, partition).map_err(of)?;
+            let mut content = Content::new(session, partition).map_err(of)?;
+            if trees.iter().flatten().any(|tree| tree.data == index) {
+                content = content.verified().map_err(of)?;
+            }
+            let tree = &trees[index];
+            let auto = |partitions: &[NewPartition], extra| match tree {
+                Some(tree) => Ok(with_extra(tree.len_bytes(partitions)?, extra)),
+                None => content.size(session, extra),
+            };
             let start = partition.start().map_err(of)?.unwrap_or(at);
             let is_last = index + 1 == spec.partitions.len();
             let rest = disk_len.filter(|_| is_last).map(|len| {
@@ -38,12 +50,12 @@ impl DiskLayout {
             });
             let len = match (partition.size().map_err(of)?, rest) {
                 (Some(NewSize::Bytes(bytes)), _) => bytes.next_multiple_of(sector),
-                (Some(NewSize::Auto(extra)), _) => content.size(session, extra).map_err(of)?,
+                (Some(NewSize::Auto(extra)), _) => auto(&partitions, extra).map_err(of)?,
                 (None, Some(end)) if end > start => end - start,
                 (None, Some(_)) => {
                     return Err(of(Failure::usage("no space is left on the disk")));
                 }
-                (None, None) => content.size(session, ExtraSpace::None).map_err(of)?,
+                (None, None) => auto(&partitions, ExtraSpace::None).map_err(of)?,
             };
             let is_exact = matches!(partition.size(), Ok(Some(NewSize::Bytes(_))));
             let len = if is_exact {
@@ -52,6 +64,9 @@ impl DiskLayout {
                 len.next_multiple_of(SIZE_UNIT)
             };
             content.check_len(len).map_err(of)?;
+            if let Some(tree) = tree {
+                tree.check_len(&partitions, len).map_err(of)?;
+            }
             partitions.push(new_partition(partition, start, len, text, index + 1).map_err(of)?);
             contents.push(content);
             at = start.saturating_add(len).next_multiple_of(alignment);
@@ -76,8 +91,19 @@ impl DiskLayout {
             len_bytes: disk_len.unwrap_or(least),
             table,
             contents,
+            trees,
         })
     }
+}
+
+/// Returns the hash tree of each partition that is one.
+fn trees(specs: &[PartitionSpec]) -> Outcome<Vec<Option<TreePartition>>> {
+    (0..specs.len())
+        .map(|index| {
+            let tree = TreePartition::new(specs, index);
+            tree.map_err(|failure| in_partition(failure, index + 1))
+        })
+        .collect()
 }
 
 /// Returns a partition at its place.

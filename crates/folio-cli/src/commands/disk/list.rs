@@ -6,6 +6,7 @@ use crate::image::open_to_read;
 use crate::image_path::{ImagePath, contents_name};
 use crate::output::human;
 use crate::session::Session;
+use crate::verity::{FoundTree, hex};
 use clap::Args;
 use folio::block::partition::{Partition, PartitionDevice, PartitionTable};
 use folio::block::{self, Device, FileSystemKind};
@@ -47,54 +48,70 @@ pub(super) fn run(list: &List, session: &Session) -> Outcome {
     };
     let mut contents = Vec::new();
     for partition in &table.partitions {
-        contents.push(contents_of(&disk, partition).map_err(failed)?);
+        contents.push(PartitionContent::of(&disk, partition).map_err(failed)?);
     }
     if list.json {
         return session.print_json(&to_json(&name, &*disk, &table, &contents));
     }
     let mut out = std::io::stdout().lock();
     let size = human(disk.len_bytes());
+    let type_widths = table.partitions.iter().map(|entry| entry.type_name.len());
+    let type_width = type_widths.max().unwrap_or(0).max(22);
     writeln!(out, "{name}: {size}, {} {}", table.scheme, table.id)?;
     writeln!(
         out,
-        "{:>3} {:>14} {:>9} {:<12} {:<22} LABEL",
+        "{:>3} {:>14} {:>9} {:<13} {:<type_width$} LABEL",
         "NR", "START", "SIZE", "CONTENT", "TYPE"
     )?;
     for (partition, content) in table.partitions.iter().zip(&contents) {
         let line = format!(
-            "{:>3} {:>14} {:>9} {:<12} {:<22} {}",
+            "{:>3} {:>14} {:>9} {:<13} {:<type_width$} {}",
             partition.number,
             partition.start_bytes,
             human(partition.len_bytes),
-            content.unwrap_or("-"),
+            content.name.unwrap_or("-"),
             partition.type_name,
             crate::output::printable(&partition.label),
         );
         writeln!(out, "{}", line.trim_end())?;
     }
+    for (partition, content) in table.partitions.iter().zip(&contents) {
+        if let Some(root) = content.tree.as_ref().and_then(|tree| tree.root_hash) {
+            let number = partition.number;
+            writeln!(out, "{name}@{number}: root hash {}", hex(&root))?;
+        }
+    }
     Ok(())
 }
 
-fn contents_of(
-    disk: &Arc<dyn Device>,
-    partition: &Partition,
-) -> folio::Result<Option<&'static str>> {
-    let window: Arc<dyn Device> = Arc::new(PartitionDevice::new(
-        disk.clone(),
-        partition.start_bytes,
-        partition.len_bytes,
-    )?);
-    if FileSystemKind::of(&*window)? == Some(FileSystemKind::Ext4) {
-        return Ok(Some("ext4"));
+/// What a partition holds.
+struct PartitionContent {
+    name: Option<&'static str>,
+    tree: Option<FoundTree>,
+}
+
+impl PartitionContent {
+    fn of(disk: &Arc<dyn Device>, partition: &Partition) -> folio::Result<Self> {
+        let window: Arc<dyn Device> = Arc::new(PartitionDevice::new(
+            disk.clone(),
+            partition.start_bytes,
+            partition.len_bytes,
+        )?);
+        if FileSystemKind::of(&*window)? == Some(FileSystemKind::Ext4) {
+            let name = Some("ext4");
+            return Ok(Self { name, tree: None });
+        }
+        let name = contents_name(&window)?.filter(|name| *name != "only zeros");
+        let tree = FoundTree::of(&*window);
+        Ok(Self { name, tree })
     }
-    Ok(contents_name(&window)?.filter(|name| *name != "only zeros"))
 }
 
 fn to_json(
     name: &str,
     disk: &dyn Device,
     table: &PartitionTable,
-    contents: &[Option<&'static str>],
+    contents: &[PartitionContent],
 ) -> Value {
     let partitions: Vec<Value> = table
         .partitions
@@ -110,7 +127,8 @@ fn to_json(
                 "uuid": partition.uuid,
                 "label": partition.label,
                 "is_bootable": partition.is_bootable,
-                "content": content,
+                "content": content.name,
+                "verity": content.tree.as_ref().map(FoundTree::to_json),
             })
         })
         .collect();

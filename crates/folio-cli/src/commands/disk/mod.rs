@@ -7,23 +7,23 @@
 //!     v                         grow.rs  a larger one
 //!   layout.rs   offsets and sizes
 //!     v
-//!   content.rs  what a partition is filled with      identity.rs   UUIDs      swap.rs
+//!   content.rs  what a partition is filled with      verity.rs     hash trees      swap.rs
 //!     v
 //!   spec.rs     the specification in TOML
 //! ```
 //!
 //! Above: the dispatch in `commands`. Below: `tree_copy`,
-//! `file_system_resize`, `image`, `session`, `output`.
+//! `file_system_resize`, `identity`, `image`, `verity`, `session`, `output`.
 
 mod add;
 mod content;
 mod create;
 mod grow;
-mod identity;
 mod layout;
 mod list;
 mod spec;
 mod swap;
+mod verity;
 
 use crate::exit::Outcome;
 use crate::session::Session;

@@ -8,6 +8,7 @@ use folio_tree::NewSize;
 use folio_tree::oci::{Platform, Reference};
 use serde::Deserialize;
 use std::ffi::OsStr;
+use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -64,6 +65,10 @@ pub(super) struct PartitionSpec {
     #[serde(default)]
     pub(super) filesystem_uuid: Option<String>,
     #[serde(default)]
+    pub(super) verity_data: Option<DataPartition>,
+    #[serde(default)]
+    pub(super) salt: Option<String>,
+    #[serde(default)]
     chown: Option<String>,
     #[serde(default)]
     chmod: Option<String>,
@@ -96,6 +101,19 @@ pub(super) enum ContentFormat {
     Swap,
     /// The bytes of a file
     Raw,
+    /// The hash tree of dm-verity over another partition
+    #[value(skip)]
+    Verity,
+    /// The signature of a root hash, a file in JSON
+    VeritySignature,
+}
+
+/// The partition that a hash tree verifies, by number or label.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+pub(super) enum DataPartition {
+    Number(usize),
+    Label(String),
 }
 
 #[derive(Debug, Deserialize)]
@@ -112,6 +130,9 @@ enum Attribute {
     Name(String),
 }
 
+/// The attribute of a partition that is never written.
+const READ_ONLY_BIT: u32 = 60;
+
 /// Attributes of a GPT by name: those of the UEFI specification and of the Discoverable Partitions
 /// Specification.
 const ATTRIBUTES: [(&str, u32); 7] = [
@@ -119,12 +140,26 @@ const ATTRIBUTES: [(&str, u32); 7] = [
     ("no-block-io", 1),
     ("legacy-boot", 2),
     ("grow-file-system", 59),
-    ("read-only", 60),
+    ("read-only", READ_ONLY_BIT),
     ("hidden", 62),
     ("no-auto", 63),
 ];
 
+impl fmt::Display for DataPartition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => number.fmt(f),
+            Self::Label(label) => write!(f, "{label:?}"),
+        }
+    }
+}
+
 impl ContentFormat {
+    /// Whether it verifies another partition; such partitions are read-only.
+    fn is_verity(self) -> bool {
+        matches!(self, Self::Verity | Self::VeritySignature)
+    }
+
     /// Whether it holds files.
     pub(super) fn is_file_system(self) -> bool {
         matches!(self, Self::Ext4 | Self::Fat32 | Self::Fat16)
@@ -294,7 +329,7 @@ impl PartitionSpec {
 
     /// Returns the attribute bits.
     pub(super) fn attributes(&self) -> Outcome<u64> {
-        let mut bits = 0;
+        let mut bits = u64::from(self.format.is_verity()) << READ_ONLY_BIT;
         for attribute in &self.attributes {
             let bit = match attribute {
                 Attribute::Bit(bit) => Some(*bit).filter(|bit| *bit < 64),

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! docs/image.md lists the differences from qemu-img. Above: the dispatch in `commands`. Below:
-//! `arguments`, `image_chain`, `image`, `progress`, `session`, `output`.
+//! `arguments`, `image_chain`, `image`, `verity`, `progress`, `session`, `output`.
 
 mod amend;
 mod bitmap;
@@ -36,6 +36,7 @@ mod resize;
 mod snapshot;
 mod snapshot_table;
 mod target;
+mod verity;
 
 use crate::exit::Outcome;
 use crate::qemu_img::Manners;
@@ -76,6 +77,7 @@ enum ImageCommand {
     Resize(resize::Resize),
     Rebase(rebase::Rebase),
     Commit(commit::Commit),
+    Verity(verity::Verity),
 }
 
 impl Image {
@@ -106,6 +108,7 @@ pub(crate) fn name(image: &Image) -> &'static str {
         ImageCommand::Resize(_) => "image resize",
         ImageCommand::Rebase(_) => "image rebase",
         ImageCommand::Commit(_) => "image commit",
+        ImageCommand::Verity(_) => "image verity",
     }
 }
 
@@ -126,5 +129,6 @@ pub(crate) fn run(image: &Image, session: &Session) -> Outcome {
         ImageCommand::Resize(resize) => resize::run(resize, session),
         ImageCommand::Rebase(rebase) => rebase::run(rebase, session),
         ImageCommand::Commit(commit) => commit::run(commit, session),
+        ImageCommand::Verity(verity) => verity::run(verity, session),
     }
 }

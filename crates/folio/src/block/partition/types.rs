@@ -39,7 +39,7 @@ const fn named(
 }
 
 /// Sources: UEFI specification; Discoverable Partitions Specification; fdisk(8).
-const TYPES: [NamedType; 21] = [
+const TYPES: [NamedType; 29] = [
     named(
         "esp",
         "c12a7328-f81f-11d2-ba4b-00a0c93ec93b",
@@ -143,10 +143,58 @@ const TYPES: [NamedType; 21] = [
         "Linux /usr (ARM-64)",
     ),
     named(
+        "linux-root-x86-64-verity",
+        "2c7357ed-ebd2-46d9-aec1-23d437ec2bf5",
+        None,
+        "Linux root verity (x86-64)",
+    ),
+    named(
         "linux-verity-x86-64",
         "2c7357ed-ebd2-46d9-aec1-23d437ec2bf5",
         None,
         "Linux root verity (x86-64)",
+    ),
+    named(
+        "linux-root-x86-64-verity-sig",
+        "41092b05-9fc8-4523-994f-2def0408b176",
+        None,
+        "Linux root verity signature (x86-64)",
+    ),
+    named(
+        "linux-root-arm64-verity",
+        "df3300ce-d69f-4c92-978c-9bfb0f38d820",
+        None,
+        "Linux root verity (ARM-64)",
+    ),
+    named(
+        "linux-root-arm64-verity-sig",
+        "6db69de6-29f4-4758-a7a5-962190f00ce3",
+        None,
+        "Linux root verity signature (ARM-64)",
+    ),
+    named(
+        "linux-usr-x86-64-verity",
+        "77ff5f63-e7b6-4633-acf4-1565b864c0e6",
+        None,
+        "Linux /usr verity (x86-64)",
+    ),
+    named(
+        "linux-usr-x86-64-verity-sig",
+        "e7bb33fb-06cf-4e81-8273-e543b413e2e2",
+        None,
+        "Linux /usr verity signature (x86-64)",
+    ),
+    named(
+        "linux-usr-arm64-verity",
+        "6e11a4e7-fbca-4ded-b9e9-e1a512bb664e",
+        None,
+        "Linux /usr verity (ARM-64)",
+    ),
+    named(
+        "linux-usr-arm64-verity-sig",
+        "c23ce4ff-44bd-4b00-b2d4-b41b3419e02a",
+        None,
+        "Linux /usr verity signature (ARM-64)",
     ),
     named(
         "microsoft-basic-data",

@@ -14,6 +14,7 @@
 //!           |         |
 //!         copy.rs --> backed.rs         what the target's backing file has already
 //!           `---------+--> zeros.rs    throttle.rs   bytes per second
+//!   verity/                              hash trees of dm-verity, on all cores
 //! ```
 //!
 //! Neighbors: above, `live/`; below, the formats.
@@ -42,6 +43,8 @@ pub(super) mod resize;
 #[cfg(feature = "qcow2")]
 mod snapshot;
 pub(super) mod throttle;
+#[cfg(feature = "verity")]
+pub mod verity;
 mod zeros;
 
 #[cfg(feature = "qcow2")]

@@ -5,22 +5,28 @@ use sha2::{Digest, Sha256};
 
 /// The source of UUIDs that are not specified: random, or with SOURCE_DATE_EPOCH derived from the
 /// specification, so that two runs are identical.
-pub(super) struct IdentitySource<'a> {
+pub(crate) struct IdentitySource<'a> {
     specification: &'a str,
     partition: usize,
 }
 
 impl<'a> IdentitySource<'a> {
     /// Returns the source for partition `partition`; 0 is the disk.
-    pub(super) fn new(specification: &'a str, partition: usize) -> Self {
+    pub(crate) fn new(specification: &'a str, partition: usize) -> Self {
         Self {
             specification,
             partition,
         }
     }
 
+    /// Returns the salt of a hash tree.
+    pub(crate) fn salt(&mut self) -> [u8; 32] {
+        let halves = ["salt", "second half of the salt"].map(|purpose| self.next(purpose));
+        Sha256::digest(halves.concat()).into()
+    }
+
     /// Returns the UUID for a purpose.
-    pub(super) fn next(&mut self, purpose: &str) -> [u8; 16] {
+    pub(crate) fn next(&mut self, purpose: &str) -> [u8; 16] {
         if fixed_time().is_none() {
             return uuid::Uuid::new_v4().into_bytes();
         }
