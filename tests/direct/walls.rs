@@ -6,6 +6,7 @@ use crate::{Fixture, finish};
 use std::fmt::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::process::Command;
 
 /// Type, mode, owner and size of files of the host that programs have open or name.
 fn host_state(folder: &Path) -> String {
@@ -113,4 +114,48 @@ fn links_lead_into_and_out_of_the_image() {
         Some(0)
     );
     fixture.check();
+}
+
+#[test]
+fn programs_keep_no_rights_that_execve_ends() {
+    requires!(root, tool("setpriv"));
+    let fixture = Fixture::new("16M");
+    let folder = fixture.folder.path().join("host");
+    std::fs::create_dir(&folder).unwrap();
+    // A user that root becomes, root without a capability, and root that gets it again.
+    let script = "mkdir -m 755 d; umask 077; echo secret >d/s; echo own >d/o; chown 1000 d/o
+as_user='setpriv --reuid 1000 --regid 1000 --clear-groups'
+for call in 'cat d/s' 'cat d/o' 'touch d/new' 'rm -f d/s' 'chmod 777 d'; do
+    $as_user $call 2>&1; echo $?
+    $as_user sh -c \"$call\" 2>&1; echo $?
+done
+setpriv --bounding-set -dac_override,-dac_read_search --inh-caps -all cat d/o 2>&1; echo $?
+setpriv --bounding-set -dac_override,-dac_read_search --inh-caps -all sh -c 'cat d/s d/o' 2>&1
+ls -ld d | cut -c1-10; ls d";
+    let mut native = Command::new("bash");
+    native.args(["-c", script]).env("LC_ALL", "C");
+    let native = finish(native.current_dir(&folder));
+    let output = fixture.bash(script);
+    assert_eq!(text(&output), text(&native));
+    assert!(text(&native).contains("Permission denied"));
+    fixture.check();
+}
+
+#[test]
+fn direct_run_inside_another_is_refused() {
+    let (outer, inner) = (Fixture::new("16M"), Fixture::new("16M"));
+    let (folio, place) = (env!("CARGO_BIN_EXE_folio"), inner.place());
+    let (place, image) = (place.display(), inner.image());
+    let image = image.display();
+    let output = outer.bash(&format!(
+        "'{folio}' run --direct --at '{place}' '{image}' -- true"
+    ));
+    assert_eq!(output.status.code(), Some(125), "{}", text(&output));
+    assert!(
+        text(&output).contains("cannot start another"),
+        "{}",
+        text(&output)
+    );
+    outer.check();
+    inner.check();
 }

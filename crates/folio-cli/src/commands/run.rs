@@ -161,13 +161,17 @@ fn try_run(run: &Run, session: &Session) -> Outcome<u8> {
     // First: the process must have one thread.
     let (container, mount) = match start(&options) {
         Ok(started) => started,
-        Err(why) if !why.is_unsupported || run.fuse || run.needs_namespaces() => {
+        Err(why) if !why.is_unsupported || run.fuse => return Err(failure(why)),
+        Err(mut why) if run.needs_namespaces() => {
+            why.message += "; an option of this command needs namespaces and FUSE, which --direct \
+                            does without: see folio run --help";
             return Err(failure(why));
         }
         Err(why) => {
             // Even if quiet: the command has more rights than it would have had.
             session.note(format_args!(
-                "{}: the command's system calls are answered as with --direct: not a sandbox",
+                "{}: the command's system calls are answered as with --direct, which omits this \
+                 note: not a sandbox",
                 why.message
             ));
             return run_directly(run, session, &place, &inside);
@@ -244,7 +248,10 @@ fn host_folder(at: &Path) -> Outcome<PathBuf> {
     // Links of the host lead to the folder itself, not to the image.
     let mut entries = folder.read_dir().map_err(|error| cannot(at, &error))?;
     if entries.next().is_some() {
-        let text = format!("{}: --direct needs an empty folder", at.display());
+        let text = format!(
+            "{}: the folder must be empty for --direct, and where there is no FUSE",
+            at.display()
+        );
         return Err(Failure::usage(text));
     }
     Ok(folder)

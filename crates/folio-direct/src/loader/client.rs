@@ -254,7 +254,7 @@ impl Slot {
 }
 
 /// How long a reply may take before the client looks whether there is a server.
-const PATIENCE_NS: u64 = 1_000_000_000;
+const PATIENCE_NS: u64 = 200_000_000;
 
 /// Whether this processor has the instruction RDTSCP: some virtual ones have not.
 static HAS_RDTSCP: AtomicBool = AtomicBool::new(false);

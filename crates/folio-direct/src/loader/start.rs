@@ -15,7 +15,7 @@ use crate::system::{
     self, AT_FDCWD, Errno, FCNTL, MAP_ANONYMOUS, MAP_NORESERVE, MAP_PRIVATE, O_CLOEXEC, PRCTL, PROT_READ,
     PROT_WRITE, READLINK, Result, exit_group, host, map,
 };
-use crate::{entry, filter, signals};
+use crate::{entry, filter, processes, signals};
 use core::arch::{asm, global_asm};
 use core::sync::atomic::Ordering;
 
@@ -140,7 +140,12 @@ fn prepare(vectors: Vectors, texts: [usize; 2]) -> Result<usize> {
     PRIVATE.store(private, Ordering::Relaxed);
     client::prepare_to_spin();
     entry::prepare(vectors.get(AT_HWCAP2).unwrap_or(0));
-    let slot = client::attach(token)?;
+    let slot = match client::attach(token) {
+        Err(Errno::PIPE) => client::server_has_ended(),
+        attached => attached?,
+    };
+    // execve(2) changes capabilities: Linux, capabilities(7).
+    processes::send_credentials(slot)?;
     close_dead_descriptors(slot);
     signals::install()?;
     if !has_filter {

@@ -18,7 +18,7 @@ macro_rules! errnos {
 
 errnos! {
     PERM = 1, NOENT = 2, INTR = 4, TOOBIG = 7, NOEXEC = 8, BADF = 9, ACCES = 13,
-    FAULT = 14, XDEV = 18, NODEV = 19, INVAL = 22, MFILE = 24, RANGE = 34,
+    FAULT = 14, XDEV = 18, NODEV = 19, INVAL = 22, MFILE = 24, PIPE = 32, RANGE = 34,
     NAMETOOLONG = 36, NOSYS = 38, LOOP = 40, OPNOTSUPP = 95,
 }
 

@@ -3,11 +3,12 @@
 use super::door;
 use super::options::{Failure, Options};
 use super::registry::{ProcessState, Purpose, Registry};
-use super::start::First;
+use super::start::{First, LOADER_NAME};
 use super::view::View;
 use folio::Kernel;
 use rustix::net::sockopt::set_socket_passcred;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
@@ -40,6 +41,11 @@ impl Session {
     pub fn start(kernel: &Arc<Kernel>, options: &Options) -> Result<Self, Failure> {
         if crate::LOADER.is_empty() {
             let why = "this build has no loader: it needs Linux on x86-64";
+            return Err(Failure::new(why.to_owned()));
+        }
+        if is_inside_another() {
+            let why =
+                "a command whose system calls folio answers cannot start another such command";
             return Err(Failure::new(why.to_owned()));
         }
         let joined = options.view.join_host(kernel);
@@ -108,4 +114,11 @@ impl Session {
         let by_signal = || 128 + status.signal().unwrap_or_default();
         Ok(status.code().unwrap_or_else(by_signal) as u8)
     }
+}
+
+/// Returns whether this process is itself a program of a session: the loader is in its memory.
+fn is_inside_another() -> bool {
+    let mapped = fs::read("/proc/self/maps").unwrap_or_default();
+    let name = LOADER_NAME.as_bytes();
+    mapped.windows(name.len()).any(|part| part == name)
 }

@@ -19,6 +19,9 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::Arc;
 
+/// The name of the loader's file in memory.
+pub(super) const LOADER_NAME: &str = "folio-loader";
+
 /// The first program, before it is started.
 pub(super) struct First {
     /// The process that it attaches to.
@@ -74,7 +77,7 @@ impl First {
             limit.min(DESCRIPTORS_MAX as u64 - 1)
         });
         let base = limit as RawFd - RESERVED;
-        let loader = sealed_file("folio-loader", crate::LOADER, MemfdFlags::EXEC)?;
+        let loader = sealed_file(LOADER_NAME, crate::LOADER, MemfdFlags::EXEC)?;
         let handoff = self.handoff(&options.view, token);
         let handoff = sealed_file("folio-handoff", &handoff, MemfdFlags::empty())?;
         let files = LoaderFiles {
