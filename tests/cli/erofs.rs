@@ -257,7 +257,14 @@ fn impossible_erofs_is_refused() {
     dir.fails(&ext4, 2, "only of an erofs");
     dir.ok(&["mkfs", "e.erofs", "tree"]);
     dir.fails(&["mkfs", "e.erofs", "tree"], 1, "already exists");
-    for name in ["a.erofs", "b.erofs", "c.erofs", "d.erofs"] {
+    // The root is a directory.
+    fs::write(dir.path("file"), "text").unwrap();
+    symlink("file", dir.path("link")).unwrap();
+    for source in ["file", "link"] {
+        let whole = ["cp", "-aT", source, "f.erofs:/", "--create"];
+        dir.fails(&whole, 1, "cannot overwrite a directory");
+    }
+    for name in ["a.erofs", "b.erofs", "c.erofs", "d.erofs", "f.erofs"] {
         assert!(!dir.path(name).exists(), "{name}");
     }
 }

@@ -314,6 +314,9 @@ fn invalid_verity_specification_is_refused() {
         assert_ne!(spec, SPEC);
         refused(&spec, words);
     }
+    let large = "[[partition]]\ntype = \"linux-root-x86-64-verity-sig\"\n\
+                 format = \"verity-signature\"\nsize = \"8M\"\n";
+    refused(&format!("{SPEC}\n{large}"), "a signature has at most");
     let tree = SPEC.split("\n\n").nth(1).unwrap();
     refused(&format!("{SPEC}\n{tree}"), "has a hash tree already");
     let of_tree = tree.replace("\"root\"", "\"root-verity\"");
@@ -446,9 +449,23 @@ fn added_signature_is_of_this_root_hash() {
         fs::write(dir.path(name), changed).unwrap();
         dir.fails(&with(name), code, words);
     }
+    // Less than the file has.
+    let sized = |size| {
+        let mut words = with(file);
+        words[7] = size;
+        words
+    };
+    dir.fails(&sized("512"), 2, "has");
     let before = dir.json(&["disk", "list", "new.img", "--json"]);
     assert_eq!(before["partitions"].as_array().unwrap().len(), 2);
-    dir.ok(&with(file));
+    let mut without_size = with(file);
+    without_size.drain(6..8);
+    dir.ok(&without_size);
+    dir.fails(
+        &["check", "new.img@7", "--root-hash", &root],
+        8,
+        "no partition 7",
+    );
     dir.ok(&["image", "convert", "new.img@3", "partition"]);
     let partition = fs::read(dir.path("partition")).unwrap();
     assert_eq!(partition.len(), 16 << 10);

@@ -118,10 +118,19 @@ pub(crate) fn write_tree(
 /// Warns of a file system that the kernel does not mount on dm-verity, for its small blocks.
 fn note_small_blocks(session: &Session, data: &Arc<dyn Device>) -> Outcome {
     let block_bytes = match FileSystemKind::of(&**data)? {
-        Some(FileSystemKind::Fat) => 512,
-        Some(FileSystemKind::Ext4) => match ext4::summarize(data)?.field("Block size") {
-            Some(FieldValue::Number(bytes)) => *bytes,
-            _ => return Ok(()),
+        Some(FileSystemKind::Fat) => {
+            // BPB_BytsPerSec.
+            let mut bytes = [0; 2];
+            data.read_at(&mut bytes, 11)?;
+            u64::from(u16::from_le_bytes(bytes))
+        }
+        // A damaged one is as good for dm-verity.
+        Some(FileSystemKind::Ext4) => match ext4::summarize(data) {
+            Ok(found) => match found.field("Block size") {
+                Some(FieldValue::Number(bytes)) => *bytes,
+                _ => return Ok(()),
+            },
+            Err(_) => return Ok(()),
         },
         _ => return Ok(()),
     };

@@ -81,8 +81,11 @@ impl Target for NewErofs {
         let is_staged = staged.is_some();
         let body = Body::File(staged.unwrap_or(Content::EMPTY));
         let node = add(&mut state, *at, name, meta, body)?;
-        if !is_staged {
-            state.begin(ContentOwner::Node(node), meta.attributes.size_bytes)?;
+        if !is_staged
+            && let Err(error) = state.begin(ContentOwner::Node(node), meta.attributes.size_bytes)
+        {
+            state.tree.unlink(at.0, name);
+            return Err(error);
         }
         Ok(ErofsFile { node, is_staged })
     }

@@ -126,13 +126,17 @@ impl Tree {
     ///
     /// # Errors
     ///
-    /// EISDIR: a directory has the name; ENAMETOOLONG.
+    /// EISDIR: a directory has the name; EINVAL for what is not one name; ENAMETOOLONG.
     pub(crate) fn link(&mut self, at: NodeId, name: &[u8], id: NodeId) -> Result<()> {
         if name.len() > 255 {
             return Err(Errno::NAMETOOLONG.into());
         }
+        let is_own = matches!(name, b"." | b"..");
+        if name.is_empty() || name.contains(&b'/') || name.contains(&0) {
+            return Err(Errno::INVAL.into());
+        }
         let found = self.directory(at)?.names.get(name);
-        if found.is_some_and(|found| self.nodes[*found].directory().is_some()) {
+        if is_own || found.is_some_and(|found| self.nodes[*found].directory().is_some()) {
             let reason = "cannot overwrite a directory with a non-directory";
             return Err(Error::new(Errno::ISDIR, reason));
         }

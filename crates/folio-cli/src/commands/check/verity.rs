@@ -114,7 +114,11 @@ impl VerityCheck<'_> {
             partitions(&**disk).map_err(failed)?
         };
         let data = match number {
-            Some(number) => table.iter().find(|partition| partition.number == number),
+            Some(number) => {
+                let found = table.iter().find(|partition| partition.number == number);
+                let text = || format!("{name}: there is no partition {number}");
+                Some(found.ok_or_else(|| Failure::new(text()))?)
+            }
             None => with_uuid(&table, &self.root[..16]),
         };
         let data = match data {
@@ -142,18 +146,17 @@ impl VerityCheck<'_> {
         table: &[Partition],
         data: &Arc<dyn Device>,
     ) -> folio::Result<(Arc<dyn Device>, u64)> {
-        let hash = match with_uuid(table, &self.root[16..]) {
-            Some(partition) => Some(window(disk, partition)?),
-            None => only_tree(disk, table)?,
-        };
-        if let Some(hash) = hash {
-            return Ok((hash, 0));
+        if let Some(partition) = with_uuid(table, &self.root[16..]) {
+            return Ok((window(disk, partition)?, 0));
         }
         let blocks = appended_data_blocks(data.len_bytes());
         if let Some(offset) = blocks.map(|blocks| blocks * BLOCK_BYTES)
             && VeritySuperblock::read(&**data, offset)?.is_some()
         {
             return Ok((data.clone(), offset));
+        }
+        if let Some(hash) = only_tree(disk, table)? {
+            return Ok((hash, 0));
         }
         let what = "found no hash tree; use --hash-file or --hash-offset";
         Err(Error::new(Errno::NODATA, what))
@@ -180,7 +183,9 @@ fn only_tree(
     let mut found = None;
     for partition in table {
         let window = window(disk, partition)?;
-        if VeritySuperblock::read(&*window, 0)?.is_some() && found.replace(window).is_some() {
+        // One that is not supported is not the tree of this data.
+        let is_tree = matches!(VeritySuperblock::read(&*window, 0), Ok(Some(_)));
+        if is_tree && found.replace(window).is_some() {
             return Ok(None);
         }
     }

@@ -13,6 +13,7 @@ use crate::session::Session;
 use crate::value_parsers::uuid;
 use clap::Args;
 use folio::block;
+use folio::ext4::ExtraSpace;
 use folio_tree::NewSize;
 use std::ffi::OsString;
 use std::io::Write;
@@ -20,7 +21,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 const AFTER_HELP: &str = "\
-Without --size the partition fills the largest free space.
+Without --size the partition fills the largest free space; one for a signature has 16 KiB.
 
 Examples:
   folio disk add disk.img --type linux --label data --size 1G --format ext4
@@ -98,6 +99,11 @@ pub(super) fn run(add: &Add, session: &Session) -> Outcome {
     let table = block::partition::partition_table(&*disk).map_err(failed)?;
     let sector = table.as_ref().map_or(512, |table| table.sector_bytes);
     let wanted = match spec.size()? {
+        None if add.format.has_own_size() => Some(
+            content
+                .size(session, ExtraSpace::None)?
+                .next_multiple_of(4096),
+        ),
         None => None,
         Some(NewSize::Bytes(bytes)) => Some(bytes.next_multiple_of(sector)),
         Some(NewSize::Auto(extra)) => Some(content.size(session, extra)?.next_multiple_of(4096)),

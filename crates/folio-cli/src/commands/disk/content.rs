@@ -5,7 +5,7 @@
 
 use super::spec::{ContentFormat, PartitionSpec};
 use super::swap;
-use super::verity::{SIGNATURE_BYTES, check_signed, read_signature};
+use super::verity::{SIGNATURE_BYTES, SIGNATURE_BYTES_MAX, check_signed, read_signature};
 use crate::arguments::new_image::{add_contents, fills, fitting_size, with_room};
 use crate::arguments::ownership::finish_rules;
 use crate::exit::{Failure, Outcome};
@@ -175,7 +175,20 @@ impl Content {
     pub(super) fn check_len(&self, len_bytes: u64) -> Outcome {
         match self.format {
             ContentFormat::Swap => swap::check(&self.label, len_bytes),
-            _ => Ok(()),
+            ContentFormat::VeritySignature if len_bytes > SIGNATURE_BYTES_MAX => {
+                Err(Failure::usage(format!(
+                    "size {len_bytes}: a signature has at most {SIGNATURE_BYTES_MAX} bytes"
+                )))
+            }
+            _ => match &self.source {
+                ContentSource::File(path, source_bytes) if *source_bytes > len_bytes => {
+                    Err(Failure::usage(format!(
+                        "size {len_bytes}: {} has {source_bytes} bytes",
+                        path.display()
+                    )))
+                }
+                _ => Ok(()),
+            },
         }
     }
 
@@ -204,6 +217,9 @@ impl Content {
             _ => FAT16_BYTES_MIN,
         };
         match (self.format, &self.source) {
+            (ContentFormat::VeritySignature, ContentSource::File(_, len)) => {
+                Ok(with_extra(SIGNATURE_BYTES.max(*len)))
+            }
             (ContentFormat::VeritySignature, _) => Ok(with_extra(SIGNATURE_BYTES)),
             (_, ContentSource::File(_, len)) => Ok(with_extra(*len)),
             (ContentFormat::Ext4, _) => {

@@ -76,6 +76,7 @@ pub(super) fn run(create: &Create, session: &Session) -> Outcome {
     if written.is_err() || session.has_failures() {
         // The cause of the failure is reported, and an incomplete disk is useless.
         let _ = std::fs::remove_file(path);
+        return written.map(drop);
     }
     report(create, session, &layout, &written?)
 }

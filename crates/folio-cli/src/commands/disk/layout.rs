@@ -45,17 +45,18 @@ impl DiskLayout {
             };
             let start = partition.start().map_err(of)?.unwrap_or(at);
             let is_last = index + 1 == spec.partitions.len();
+            let has_own_size = partition.format.has_own_size();
             let rest = disk_len.filter(|_| is_last).map(|len| {
                 NewPartitionTable::usable(scheme, sector, len).end / SIZE_UNIT * SIZE_UNIT
             });
             let len = match (partition.size().map_err(of)?, rest) {
                 (Some(NewSize::Bytes(bytes)), _) => bytes.next_multiple_of(sector),
                 (Some(NewSize::Auto(extra)), _) => auto(&partitions, extra).map_err(of)?,
-                (None, Some(end)) if end > start => end - start,
-                (None, Some(_)) => {
+                (None, Some(end)) if !has_own_size && end > start => end - start,
+                (None, Some(_)) if !has_own_size => {
                     return Err(of(Failure::usage("no space is left on the disk")));
                 }
-                (None, None) => auto(&partitions, ExtraSpace::None).map_err(of)?,
+                (None, _) => auto(&partitions, ExtraSpace::None).map_err(of)?,
             };
             let is_exact = matches!(partition.size(), Ok(Some(NewSize::Bytes(_))));
             let len = if is_exact {

@@ -108,6 +108,13 @@ pub(super) enum ContentFormat {
     VeritySignature,
 }
 
+impl ContentFormat {
+    /// Whether a partition has the size of its content, also where it could have more.
+    pub(super) fn has_own_size(self) -> bool {
+        matches!(self, Self::Verity | Self::VeritySignature)
+    }
+}
+
 /// The partition that a hash tree verifies, by number or label.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]

@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// Size of a partition for a signature, as of systemd-repart(8).
 pub(super) const SIGNATURE_BYTES: u64 = 16 << 10;
 /// Largest signature that systemd reads.
-const SIGNATURE_BYTES_MAX: u64 = 4 << 20;
+pub(super) const SIGNATURE_BYTES_MAX: u64 = 4 << 20;
 
 /// A partition with the hash tree of an earlier one.
 pub(super) struct TreePartition {

@@ -12,8 +12,9 @@ use crate::block::Device;
 ///
 /// # Errors
 ///
-/// EINVAL if there is no data or it leaves the device, ENOSPC if the tree does, EINTR if the work
-/// was canceled; else the devices' errors. The superblock is written last.
+/// EINVAL if there is no data or it leaves the device, or `offset` is within a hash block; ENOSPC
+/// if the tree leaves its device, EINTR if the work was canceled; else the devices' errors. The
+/// superblock is written last.
 ///
 /// veritysetup: `format`.
 pub fn format(
@@ -23,6 +24,10 @@ pub fn format(
     superblock: &VeritySuperblock,
     options: &HashOptions<'_>,
 ) -> Result<RootHash> {
+    if !offset.is_multiple_of(u64::from(superblock.hash_block_bytes)) {
+        let what = format!("a hash tree at byte {offset}: it begins at a whole block");
+        return Err(Error::new(Errno::INVAL, what));
+    }
     let mut input = superblock.data_input(data)?;
     let layout = TreeLayout::new(superblock, offset)?;
     if layout.end_bytes > hash.len_bytes() {

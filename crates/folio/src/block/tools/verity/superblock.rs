@@ -11,6 +11,9 @@ pub const BLOCK_BYTES: u64 = 4096;
 /// Sizes of blocks that are read.
 const BLOCK_BYTES_RANGE: std::ops::RangeInclusive<u32> = 512..=65_536;
 
+/// Sizes of blocks that the format has. cryptsetup: lib/verity/verity.h.
+const FORMAT_RANGE: std::ops::RangeInclusive<u32> = 512..=512 << 10;
+
 const SIGNATURE: [u8; 8] = *b"verity\0\0";
 const VERSION: u32 = 1;
 /// The salt precedes the block in the digest. Chrome OS's type 0 has it behind the block.
@@ -116,11 +119,14 @@ impl VeritySuperblock {
             return Err(Error::unsupported(format!("hash algorithm {name:?}")));
         }
         let sizes = [raw.data_block_size.get(), raw.hash_block_size.get()];
-        let is_size = |size: &u32| size.is_power_of_two() && BLOCK_BYTES_RANGE.contains(size);
+        let [data, hash] = sizes;
+        let what = format!("blocks of {data} and {hash} bytes");
+        let is_size = |size: &u32| size.is_power_of_two() && FORMAT_RANGE.contains(size);
         if !sizes.iter().all(is_size) {
-            let [data, hash] = sizes;
-            let what = format!("blocks of {data} and {hash} bytes");
             return Err(Error::corrupt(what));
+        }
+        if !sizes.iter().all(|size| BLOCK_BYTES_RANGE.contains(size)) {
+            return Err(Error::unsupported(what));
         }
         let salt = raw.salt.get(..usize::from(raw.salt_size.get()));
         let salt = salt.ok_or_else(|| Error::corrupt("the salt is longer than its field"))?;

@@ -126,6 +126,14 @@ pub fn verify(
                     report.lock().add(child.mismatch(area, block));
                 }
             })?;
+            // The superblock is not under the root hash: a smaller number of blocks of data would
+            // hide digests here.
+            if digests[count as usize * DIGEST_BYTES..]
+                .iter()
+                .any(|byte| *byte != 0)
+            {
+                report.lock().add(parent.mismatch(VerityArea::Tree, number));
+            }
             if area == VerityArea::Data {
                 (options.progress)(count * child.block_bytes);
             }
@@ -193,6 +201,20 @@ mod tests {
             assert_eq!(report.mismatch_count, 1);
             assert_eq!(report.mismatches.first().unwrap().area, VerityArea::Root);
         }
+    }
+
+    #[test]
+    fn superblock_with_less_data_is_found() {
+        let (device, root) = verified(200);
+        let area = 200 * BLOCK_BYTES;
+        device.write_at(&132_u64.to_le_bytes(), area + 72).unwrap();
+        let report = verify(&device, &device, area, &root, &HashOptions::default()).unwrap();
+        let last = VerityMismatch {
+            area: VerityArea::Tree,
+            offset_bytes: area + 3 * BLOCK_BYTES,
+            block_bytes: BLOCK_BYTES,
+        };
+        assert_eq!(Vec::from_iter(report.mismatches), [last]);
     }
 
     #[test]
