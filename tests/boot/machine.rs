@@ -4,7 +4,7 @@ use crate::support::tools::command;
 use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, Stdio};
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 /// A guest that prints nothing for so long hangs; a busy host makes it slow. Less than the limit of
@@ -98,8 +98,12 @@ impl Machine {
     /// Waits until the machine is off.
     #[track_caller]
     pub(super) fn wait_for_end(mut self) {
-        while let Ok(bytes) = self.printed.recv_timeout(SILENCE_MAX) {
-            self.screen.push_str(&String::from_utf8_lossy(&bytes));
+        loop {
+            match self.printed.recv_timeout(SILENCE_MAX) {
+                Ok(bytes) => self.screen.push_str(&String::from_utf8_lossy(&bytes)),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => panic!("it is not off: {}", self.screen),
+            }
         }
         let status = self.qemu.wait().unwrap();
         assert!(status.success(), "{status}: {}", self.screen);

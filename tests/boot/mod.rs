@@ -247,7 +247,7 @@ fn use_machine(mut machine: Machine) {
     machine.ask("root", "#");
     machine.ask("echo sum=$((6 * 7)); cat /proc/mounts", "sum=42");
     machine.wait_for(" / ext4 rw");
-    machine.enter("echo kept >/root/file; poweroff");
+    machine.ask("echo kept >/root/file; poweroff", "Power down");
     machine.wait_for_end();
 }
 
